@@ -117,7 +117,7 @@ case $TABLE in
         TASKS=gsm8k_cot_zeroshot,humaneval
         ablate table3/consistency --certainty_weight 0
         ablate table3/certainty --consistency_weight 0
-        ablate table3/random-masking --masking random --padding_blocks false
+        ablate table3/random-masking --masking random
         ablate student
         ;;
     table4)

@@ -174,7 +174,6 @@ COMMON = {
 LLADA = {
     "masking": "semi_autoregressive",
     "block_length": 32,
-    "padding_blocks": True,
     "lr_scheduler_type": SchedulerType.CONSTANT,
 }
 DREAM = {

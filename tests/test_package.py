@@ -172,7 +172,7 @@ def test_rules_import_torch_at_most():
         assert {target.partition(".")[0] for target in targets} <= {*sys.stdlib_module_names, "torch"}, name
 
 
-METHODS = ("hf_dparallel_rules.rules", "hf_dparallel.generation.revision", "hf_dparallel.training.variants")
+METHODS = ("hf_dparallel_rules.rules", "hf_dparallel.generation.revision")
 
 
 def test_methods_are_imported_by_their_folder_only():
@@ -197,7 +197,7 @@ def test_the_page_for_readers_has_the_layers_and_the_files():
     files = re.findall(r"^\| `(hf_dparallel\S+)` \| (\d+) \|", page, flags=re.MULTILINE)
     lengths = {name: len((SOURCES / name).read_text().splitlines()) for name, _ in files}
     assert lengths == {name: pytest.approx(int(told), rel=0.05, abs=5) for name, told in files}
-    assert 1800 <= sum(lengths.values()) <= 2000
+    assert 1700 <= sum(lengths.values()) <= 2000
 
 
 @pytest.mark.parametrize("package", ["evaluation", "inspection", "harness", "models"])

@@ -54,7 +54,6 @@ PARTS = [
     ("accelerate.hooks", "_hf_hook", "the device of the inputs, where a model is on several"),
     ("torch.nn:Module", "_forward_pre_hooks", "hooks of PEFT that an error in `generate` left behind"),
     ("torch._dynamo", "mark_static_address", "the cache, in CUDA graphs"),
-    ("bitsandbytes.nn:Linear4bit", "support_avx512bf16_for_cpu", "4-bit weights that can be trained on a CPU"),
     ("bitsandbytes.functional", "packing_format_for_cpu", "4-bit weights that were packed anew are refused"),
     ("uvicorn.server:ServerState", "connections", "clients that do not read the end of their answers, at SIGTERM"),
     ("lm_eval.models.huggingface:HFLM", "tokenizer_name apply_chat_template gather_object", "as for any model of "

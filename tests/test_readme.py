@@ -270,7 +270,7 @@ def test_a_configuration_shows_what_it_inherits():
     from griffe_docstrings import inherited_parameters
 
     text = inherited_parameters(hf_dparallel.CertaintyForcingConfig)
-    assert all(f"    {name} (" in text for name in ("mask_ratio", "certainty_weight", "near_steps", "on_policy_ratio"))
+    assert all(f"    {name} (" in text for name in ("mask_ratio", "certainty_weight"))
     assert "output_dir" not in text
 
 

@@ -119,13 +119,9 @@ def test_blocks_that_teach_nothing_are_left_out():
 
 
 @pytest.mark.parametrize("masking", ["semi_autoregressive", "random", "trajectory"])
-@pytest.mark.parametrize("padding_blocks", [False, True])
 @pytest.mark.parametrize("origin", ["sequence", "answer"])
-def test_every_token_of_the_answer_is_scored_in_one_view(masking, padding_blocks, origin):
-    if masking == "random" and padding_blocks:
-        return
-    settings = {"mask_ratio": "random", "padding_blocks": padding_blocks, "block_origin": origin}
-    collator = make_collator(masking=masking, max_length=22, **settings)
+def test_every_token_of_the_answer_is_scored_in_one_view(masking, origin):
+    collator = make_collator(masking=masking, max_length=22, mask_ratio="random", block_origin=origin)
     width = 24 if origin == "sequence" else 25
     rows = [row | {"commit_step": list(range(len(row["completion_ids"])))} for row in make_rows(20)]
     noisy, clean, labels = copies(collator(rows), width)
@@ -133,7 +129,7 @@ def test_every_token_of_the_answer_is_scored_in_one_view(masking, padding_blocks
         start = len(row["prompt_ids"])
         sequence = row["prompt_ids"] + row["completion_ids"]
         counted_from = 0 if origin == "sequence" else start
-        length = (22 if padding_blocks else len(sequence)) - counted_from
+        length = len(sequence) - counted_from
         end = width if masking == "random" else counted_from + -(-length // 4) * 4
         views = [index, index + len(rows)]
         sequence = torch.tensor(sequence + [EOS] * (width - len(sequence)))
@@ -266,7 +262,6 @@ def naive_loss(model, batch):
         (make_sdar, {"complementary_masking": False}),
         (make_sdar, {"block_origin": "answer"}),
         (make_nemotron, {}),
-        (make_nemotron, {"on_policy_ratio": 0.5}),
     ],
 )
 def test_flex_attention_with_a_block_mask_gives_the_same_loss(tmp_path, make_model, settings):
@@ -398,11 +393,10 @@ def test_the_blocks_are_as_long_as_in_the_model(tmp_path, caplog):
     trainer = make_trainer(tmp_path, make_sdar(), block_length=8)
     assert (trainer.data_collator.block_length, trainer.masking.block_length) == (4, 4)
     assert "`block_length=8` is replaced by 4, the block length of the model" in caplog.text
-    foreign, deaf = make_sdar(), make_llada()
-    foreign.is_native = deaf.hides_padding = False
+    foreign = make_sdar()
+    foreign.is_native = False
     for model, collator, message in [
         (foreign, make_collator(), "SDARForMaskedDiffusion is none"),
-        (deaf, make_collator(attention="full", suffix_length=2), "`suffix_length=2` hides masks"),
         (make_sdar(), make_collator(block_length=8), "blocks of SDARForMaskedDiffusion have 4 tokens"),
         (make_llada(), make_collator(), "the attention of LLaDAForMaskedDiffusion, which is 'full'"),
     ]:

@@ -56,14 +56,15 @@ def test_a_checkpoint_is_whole_when_all_processes_have_written_their_states(tmp_
 
 def test_other_settings_of_a_resumed_run_are_told(tmp_path, caplog):
     last, saving = str(tmp_path / "checkpoint-1"), {**SAVING, "peft_config": lora(), "rows": 2}
-    make_trainer(tmp_path, near_steps=2, **saving).train()
-    make_trainer(tmp_path, near_steps=2, **saving).train(resume_from_checkpoint=last)
+    make_trainer(tmp_path, certainty_weight=0.5, **saving).train()
+    make_trainer(tmp_path, certainty_weight=0.5, **saving).train(resume_from_checkpoint=last)
     assert "other settings" not in caplog.text
     saving |= {"mask_ratio": 0.5, "lr_scheduler_type": "cosine", "rows": 1}
     make_trainer(tmp_path, **saving).train(resume_from_checkpoint=last)
     assert (
-        f"The run of {last!r} had other settings, and goes on with yours: lr_scheduler_type was 'constant' and is "
-        "'cosine', mask_ratio was 'random' and is 0.5, near_steps was 2 and is None, num_sequences was 2 and is 1.\n"
+        f"The run of {last!r} had other settings, and goes on with yours: certainty_weight was 0.5 and is 2.0, "
+        "lr_scheduler_type was 'constant' and is 'cosine', mask_ratio was 'random' and is 0.5, "
+        "num_sequences was 2 and is 1.\n"
     ) in caplog.text
 
 

@@ -100,22 +100,6 @@ def test_blocks_with_completion_tokens_are_drawn_uniformly(completion_length, nu
     assert min(counts) > 0.7 * 400 / num_blocks
 
 
-@pytest.mark.parametrize("masking", ["semi_autoregressive", "trajectory"])
-def test_blocks_of_padding_are_drawn_as_often_as_others_if_asked_for(masking):
-    row = make_row(4, 5) | {"commit_step": [0, 1, 2, 3, 4]}
-    collator = make_collator(padding_blocks=True, masking=masking)
-    counts = [0] * 5
-    for epoch in range(500):
-        collator.set_epoch(epoch)
-        batch = collator([row])
-        labels = batch["labels"].max(dim=0).values
-        block = (int((labels != -100).nonzero()[0]) - 4) // 4
-        counts[block] += 1
-        # Both views together score the whole block, which is padding from the third one on.
-        assert labels[4 + 4 * block : 8 + 4 * block].tolist() == padded(row)[4 + 4 * block : 8 + 4 * block]
-    assert min(counts) > 0.7 * 100
-
-
 @pytest.mark.parametrize("mask_ratio", [0.2, 0.5, 0.8, "random"])
 def test_tokens_are_masked_with_the_given_probability(mask_ratio):
     collator = make_collator(block_length=16, mask_ratio=mask_ratio, complementary_masking=False)
@@ -203,13 +187,10 @@ def test_steps_that_do_not_fit(steps):
 
 
 @pytest.mark.parametrize("steps", [None, [None] * 8, [0.5] * 8, [-1] * 8, 1])
-@pytest.mark.parametrize(
-    ("settings", "name"), [({"masking": "trajectory"}, "masking"), ({"near_steps": 2}, "near_steps")]
-)
-def test_steps_that_are_none(settings, name, steps):
+def test_steps_that_are_none(steps):
     row = trajectory_row(list(range(8))) | {"commit_step": steps}
-    with pytest.raises(ValueError, match=f"`commit_step` .*out `{name}`"):
-        make_collator(**settings)([row])
+    with pytest.raises(ValueError, match="`commit_step` .*out `masking`"):
+        make_collator(masking="trajectory")([row])
 
 
 def test_masks_do_not_depend_on_the_batch():
@@ -282,7 +263,6 @@ def test_copies(clone):
         {"block_length": 2.5},
         {"max_length": -1},
         *({"mask_ratio": ratio} for ratio in (0.0, 1.5, "half", None)),
-        {"padding_blocks": True, "masking": "random"},
         {"masking": "blocks"},
     ],
 )

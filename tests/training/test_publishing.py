@@ -174,7 +174,7 @@ def test_every_saved_folder_says_what_it_is(tmp_path):
     for folder in (tmp_path, tmp_path / "checkpoint-1"):
         summary = json.loads((folder / "training_summary.json").read_text())
         assert summary["base_model"] is None and summary["num_sequences"] == 4
-        assert summary["settings"].items() >= {"padding_blocks": False, "certainty_weight": 2.0}.items()
+        assert summary["settings"].items() >= {"masking": "semi_autoregressive", "certainty_weight": 2.0}.items()
         assert summary["metrics"]["loss"] > 0
         assert DiffusionGenerationConfig.from_pretrained(folder).entropy_threshold == 0.5
         assert "| `block_length` | 4 |" in re.sub(" +", " ", (folder / "README.md").read_text())

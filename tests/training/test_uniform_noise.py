@@ -77,13 +77,6 @@ def test_the_share_of_noise_is_uniform_and_its_tokens_are_too():
     assert 70 < sum(marks) < 130
 
 
-def test_canvases_of_padding_are_whole():
-    collator = make_collator(padding_blocks=True, max_length=12)
-    for length in range(1, 8):
-        batch = collator([{"prompt_ids": [2] * length, "completion_ids": [3, EOS]}])
-        assert (batch["labels"] != -100).sum() == -(-(12 - length) // 4) * 4
-
-
 def test_noise_depends_on_the_row_and_the_epoch_only():
     rows, collator = make_rows(4), make_collator()
 
@@ -347,9 +340,6 @@ def test_from_trajectories_to_a_student_on_the_command_line(tmp_path, capsys):
         ("mask_ratio", {"mask_ratio": 0.25}),
         ("masking", {"masking": "random"}),
         ("masking", {"masking": "trajectory"}),
-        ("on_policy_ratio", {"on_policy_ratio": 0.5}),
-        ("near_steps", {"near_steps": 0}),
-        ("suffix_length", {"suffix_length": 4}),
         ("encoder_weight", {"encoder_weight": -1.0}),
     ],
 )

@@ -27,7 +27,6 @@ from ..generation.mixin import DiffusionGenerationMixin
 from .adapters import AdapterLoadingMixin
 from .backbones import CACHE_ARGUMENT, DiffusionBackbone
 from .scoring import (
-    LazyLogits,
     ScoringMixin,
     Terms,
     apply_in_chunks,
@@ -44,17 +43,14 @@ _DOWNLOAD_ARGUMENTS = ("cache_dir", "local_files_only", "proxies", "revision", "
 @dataclass
 class MaskedDiffusionOutput(MaskedLMOutput):
     r"""
-    A [`~transformers.modeling_outputs.MaskedLMOutput`] with two more fields, which stand instead of `logits`.
+    A [`~transformers.modeling_outputs.MaskedLMOutput`] with one more field, which stands instead of `logits`.
 
     Args:
         head_output (`NamedTuple` of `torch.Tensor`s, *optional*):
             With `head_function`: what it returned, put together field by field.
-        head_states (`torch.Tensor` of shape `(batch_size, num_positions, hidden_size)`, *optional*):
-            With `skip_head`: the hidden states that the head would run on.
     """
 
     head_output: tuple | None = None
-    head_states: torch.Tensor | None = None
 
 
 class DiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGenerationMixin):
@@ -142,11 +138,6 @@ class MaskedDiffusionModel(DiffusionModel):
         output = forward(**inputs, logits_to_keep=where, labels=labels, head_function=function)
         return output.logits if function is None else output.head_output
 
-    def lazy_logits(self, inputs, where, forward=None):
-        """Overrides [`ScoringMixin.lazy_logits`]: keeps hidden states, and runs the head on a few at a time."""
-        forward = self.__call__ if forward is None else forward  # type: ignore[operator]
-        return LazyLogits(forward(**inputs, logits_to_keep=where, skip_head=True).head_states, self.lm_head)
-
     @can_return_tuple
     def forward(
         self,
@@ -160,7 +151,6 @@ class MaskedDiffusionModel(DiffusionModel):
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: int | torch.Tensor | None = None,
         head_function: Callable[[torch.Tensor, torch.LongTensor], Terms] | None = None,
-        skip_head: bool = False,
         predicted_by: torch.LongTensor | None = None,
         **kwargs,
     ) -> MaskedDiffusionOutput:
@@ -196,8 +186,6 @@ class MaskedDiffusionModel(DiffusionModel):
                 `(num_positions, vocab_size)`, and with their `labels`, and returns a `NamedTuple` of tensors. The
                 output has it as `head_output`, and no `logits`. Only the logits of one call are in memory at a time,
                 in the backward pass too, where all but the last are computed again.
-            skip_head (`bool`, *optional*, defaults to `False`):
-                Whether to return the hidden states that the head would run on, as `head_states`, instead of `logits`.
             predicted_by (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
                 The position whose hidden state predicts each token, by default its own, with `shift_logits` the one
                 before.
@@ -219,9 +207,7 @@ class MaskedDiffusionModel(DiffusionModel):
             hidden_states = shift_predictions(hidden_states, position_ids, predicted_by)
         hidden_states = select_positions(hidden_states, logits_to_keep)
         fields: dict[str, Any] = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
-        if skip_head:
-            fields["head_states"] = hidden_states
-        elif head_function is not None:
+        if head_function is not None:
             kept_labels = select_labels(labels, logits_to_keep)
             fields["head_output"] = apply_in_chunks(
                 self.lm_head, head_function, hidden_states, kept_labels, self.config.vocab_size

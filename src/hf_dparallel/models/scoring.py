@@ -61,25 +61,6 @@ class ScoringMixin:
             return logits
         return apply_in_chunks(nn.Identity(), function, logits, select_labels(labels, where), logits.shape[-1])
 
-    def lazy_logits(
-        self, inputs: dict[str, torch.Tensor], where: torch.BoolTensor, forward: Callable[..., Any] | None = None
-    ) -> "LazyLogits":
-        """Returns logits `(num_true, vocab_size)` at `where`, of which only requested ones need be in memory."""
-        return LazyLogits(self.score(inputs, where, forward=forward), nn.Identity())
-
-
-class LazyLogits:
-    """Logits of some positions: keeps the inputs of a model's head, which runs when logits are asked for."""
-
-    def __init__(self, states: torch.Tensor, head: nn.Module):
-        self._states, self._head = states, head
-
-    def at(self, places: torch.LongTensor, like: torch.Tensor) -> torch.Tensor:
-        """Returns logits `(places, vocab_size)`, on the device and in the precision of `like`."""
-        # A wrapped forward pass may return float32, whatever the precision of the head.
-        states = self._states[places.to(self._states.device)].to(like.dtype)
-        return self._head(states).to(like.device)
-
 
 def accepted_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Returns the `inputs` that the forward pass of a model takes."""

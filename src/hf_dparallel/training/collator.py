@@ -4,7 +4,7 @@
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
@@ -12,23 +12,22 @@ from torch import nn
 
 from ..data.dataset import TOKENIZED_COLUMNS, read_ids
 from ..generation.compatibility import ABILITIES
-from .masking import Views
+from .masking import Masking, Views
 from .objective import IGNORE_INDEX
 from .student import base_model
-from .variants import MaskingSettings
 
 
 @dataclass
-class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
+class DataCollatorForSemiAutoregressiveMasking(Masking):
     r"""
     Data collator that masks trajectories the way semi-autoregressive decoding meets them.
 
     Each example needs `prompt_ids` and `completion_ids` (the completion normally ends with its first EOS). The two are
     joined and padded with EOS to `max_length`; the padding is masked and scored like text, which teaches the model to
     stop. From the end of the prompt on, the sequence is cut into blocks of `block_length` tokens, one of which is
-    drawn as the active block, uniformly among those that hold completion tokens (or, with `padding_blocks`, among
-    all). Blocks before it stay visible, its own tokens are masked with probability `mask_ratio` and scored, and
-    everything after it is masked but not scored (Eq. 4 of https://huggingface.co/papers/2509.26488).
+    drawn as the active block, uniformly among those that hold completion tokens. Blocks before it stay visible, its
+    own tokens are masked with probability `mask_ratio` and scored, and everything after it is masked but not scored
+    (Eq. 4 of https://huggingface.co/papers/2509.26488).
 
     With `complementary_masking`, every sequence gives a second row in which exactly the other tokens of the active
     block are masked, so that each of them is learned once. Rows `0..B-1` are the first views and rows `B..2B-1` the
@@ -44,8 +43,6 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     clean one in which each noisy block finds the blocks before it. Both have the same positions, and only the noisy
     one has labels. Blocks from which no row of the batch learns anything are left out. The attention mask is left to
     the trainer (section B.6 of https://huggingface.co/papers/2503.09573). `max_length` is rounded up to whole blocks.
-
-    With `suffix_length`, the masked tokens that a row does not see are cut off, or hidden by `attention_mask`.
 
     Without a mask token, the tokens that would be masked become random ones, and all tokens of the active blocks are
     scored. With an encoder, the clean copy has labels, too, and half of the rows are marked as `self_conditioned`.
@@ -69,7 +66,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         has_encoder (`bool`, *optional*, defaults to `False`):
             Whether the model has an encoder, which reads the clean copies.
         settings:
-            The settings of [`Masking`], and what the variants in `hf_dparallel.training.variants` add to them.
+            The settings of [`Masking`].
 
     Raises:
         ValueError: if a setting is out of range; or a row lacks a column, has an empty prompt or completion, mask
@@ -117,21 +114,15 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             self.require("vocab_size", self.vocab_size is not None, "is needed to draw random tokens from")
             rule = "needs a mask token, and the noise is random tokens"
             self.require("masking", self.masking == "semi_autoregressive", rule, "Leave it out.")
-            for variant in self.variants():
-                self.require(fields(variant)[0].name, False, rule, "Leave it out.")
 
     def check_model(self, model: nn.Module) -> None:
         """Raises a `ValueError` if the rows do not suit the model's attention."""
-        for variant in self.variants():
-            variant.check_student(self, model)
         base = base_model(model)
         rule = f"is not for {type(base).__name__}, whose noise is {base.noise!r}"
         is_known = (self.mask_token_id is None) == (base.noise == "uniform")
         self.require("mask_token_id", is_known, rule, "Set it to the mask token, or to None if there is none.")
         rule = f"must be {base.has_encoder} for {type(base).__name__}"
         self.require("has_encoder", self.has_encoder == base.has_encoder, rule)
-        rule = f"hides masks by `attention_mask`, which {type(base).__name__} ignores"
-        self.require("suffix_length", self.suffix_length is None or base.hides_padding, rule)
         if self.attention == "full":
             self.refuse("block_origin", "for full attention, where blocks follow the prompt")
             return
@@ -176,8 +167,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             (instead of `attention_mask`) of shape `(num_views * len(examples), num_noisy + num_clean)`: the blocks
             that the batch needs of the noisy copies, then of the clean ones; with `block_origin="answer"`, the
             position at which each token's block begins as `block_start`, too. With an encoder, `encoder_labels`, of
-            shape `(num_views * len(examples), num_clean)`. With `suffix_length`, fewer columns, and `attention_mask`
-            hides what a row does not see. Variants may add marks of rows or tokens.
+            shape `(num_views * len(examples), num_clean)`, and `self_conditioned`, `(num_views * len(examples),)`.
         """
         sequences = [self._mask(example) for example in examples]
 
@@ -187,10 +177,8 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
 
         names = ("clean", "masked", "noise", "scored", "visible")
         clean, masked, noise, scored, visible = (by_row(getattr(views, name) for views in sequences) for name in names)
-        marks = {name: by_row(views.marks[name] for views in sequences) for name in sequences[0].marks}
         noisy = torch.where(masked, noise, clean)
         batch = {"labels": clean.masked_fill(~scored, IGNORE_INDEX)}
-        batch |= {name: mark for name, mark in marks.items() if mark.dim() == 2}
         if self.attention != "full":
             is_from_answer = self.block_origin == "answer"
             # The first span begins where the answer does.
@@ -201,6 +189,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             batch = {name: tensor[:, noisy_part] for name, tensor in batch.items()}
             if self.has_encoder:
                 clean_part = slice(0, max(clean_part.stop, int(visible.sum(dim=1).max())))
+                batch["self_conditioned"] = by_row(views.self_conditioned for views in sequences)
                 batch["encoder_labels"] = clean.masked_fill(~visible, IGNORE_INDEX)[:, clean_part]
                 # Nothing predicts the first token.
                 batch["encoder_labels"][:, 0] = IGNORE_INDEX
@@ -210,9 +199,8 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
                 positions = batch["position_ids"]
                 batch["block_start"] = (positions - (positions - origin) % self.block_length).clamp(min=0)
         else:
-            batch = {"input_ids": noisy, "attention_mask": visible.long(), **batch}
-            batch = {name: tensor[:, : visible.sum(dim=1).max()] for name, tensor in batch.items()}
-        return marks | batch
+            batch = {"input_ids": noisy, "attention_mask": torch.ones_like(noisy), **batch}
+        return batch
 
     def _needed_parts(self, scored: torch.BoolTensor, origin: torch.LongTensor) -> tuple[slice, slice]:
         """Returns the columns of the noisy and of the clean copies that a batch needs. Blocks start at `origin`.
@@ -241,21 +229,16 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             of_first_view = self._draw_masked(steps[start:end], generator)
             masked[:, start:end] = torch.stack((of_first_view, ~of_first_view)[: self.num_views])
         end, columns = spans[-1][1], torch.arange(len(clean))
-        seen = len(clean) if self.suffix_length is None else end + self.suffix_length
-        seen = len(prompt) + len(completion) if self.has_encoder else seen
-        visible, clean = (row.expand_as(masked) for row in (columns < seen, clean))
+        visible = columns < len(prompt) + len(completion)
+        visible, clean = (row.expand_as(masked) for row in (visible, clean))
         if self.mask_token_id is None:
             # The student is not told which tokens are noise.
             noise = torch.randint(self.vocab_size, masked.shape, generator=generator)
             scored = ((columns >= spans[0][0]) & (columns < end)).expand_as(masked)
         else:
             noise, scored = torch.full_like(clean, self.mask_token_id), masked
-        views = Views(clean, masked, scored, visible, noise, spans, steps)
-        if self.has_encoder:
-            views = views.marked("self_conditioned", torch.rand(len(masked), generator=generator) < 0.5)
-        for variant in self.variants():
-            views = variant.mark(self, views, generator)
-        return views._replace(masked=masked | (columns >= end))
+        self_conditioned = torch.rand(len(masked), generator=generator) < 0.5
+        return Views(clean, masked | (columns >= end), scored, visible, noise, spans, self_conditioned)
 
     def _draw_active_spans(
         self, prompt_length: int, completion_length: int, generator: torch.Generator
@@ -263,9 +246,6 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         """Returns the first position of each active block, and the first position after it."""
         if self.masking == "random":
             return [(prompt_length, self.padded_length)]
-        # The published code draws from one more block, which may hold nothing at all.
-        if self.padding_blocks:
-            completion_length = self.max_length - prompt_length
         if self.attention != "full":
             origin = prompt_length if self.block_origin == "answer" else 0
             edges = range(origin, prompt_length + completion_length, self.block_length)
@@ -311,9 +291,10 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         rule = f"is too small for the token id {ids.max()} of a row"
         self.require("vocab_size", is_known, rule, "Make the data with the tokenizer of the model.")
         steps = torch.zeros_like(completion)
-        if self.steps_setting:
-            remedy = f"Make the data with `generate_trajectories`, or leave out `{self.steps_setting}`."
-            steps = read_ids(example, "commit_step", remedy)
+        if self.masking == "trajectory":
+            steps = read_ids(
+                example, "commit_step", "Make the data with `generate_trajectories`, or leave out `masking`."
+            )
         if len(steps) != len(completion):
             raise ValueError(f"`commit_step` must have a step for each token, got {len(steps)} for {len(completion)}.")
         return prompt, completion, torch.cat([steps, steps[-1:].expand(self.padded_length)])

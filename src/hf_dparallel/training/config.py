@@ -10,21 +10,20 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import SchedulerType
 
 from .hooks import documented
+from .masking import Masking
 from .objective import Objective
-from .variants import MaskingSettings
 
 
 @documented
 @dataclass
-class CertaintyForcingConfig(MaskingSettings, Objective, TrainingArguments):
+class CertaintyForcingConfig(Masking, Objective, TrainingArguments):
     r"""
     Configuration class for the [`CertaintyForcingTrainer`].
 
     It adds the parameters of certainty-forcing distillation (https://huggingface.co/papers/2509.26488) to
     [`~transformers.TrainingArguments`]. The defaults are the paper's for LLaDA.
 
-    It has the parameters of [`Masking`] (what the student sees), of [`Objective`] (what it is scored on), and of the
-    variants in `hf_dparallel.training.variants`, too.
+    It has the parameters of [`Masking`] (what the student sees) and of [`Objective`] (what it is scored on), too.
 
     These parameters have other defaults than in [`~transformers.TrainingArguments`].
 

@@ -13,8 +13,8 @@ from ..generation.configuration import recipe_of
 from ..generation.inputs import vocabulary_size
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
+from .masking import Masking
 from .student import base_model, special_token_id
-from .variants import MaskingSettings
 
 
 logger = logging.get_logger(__name__)
@@ -24,7 +24,7 @@ def default_collator(
     args: CertaintyForcingConfig, model: nn.Module, processing_class: PreTrainedTokenizerBase | None
 ) -> DataCollatorForSemiAutoregressiveMasking:
     """Returns the collator for this model. The block length of a block-causal model replaces that of `args`."""
-    settings = {field.name: getattr(args, field.name) for field in dataclasses.fields(MaskingSettings)}
+    settings = {field.name: getattr(args, field.name) for field in dataclasses.fields(Masking)}
     base = base_model(model)
     if base.attention != "full":
         block_length = base.block_length

@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The settings of masking, for the trainer's configuration and for the collator alike."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,11 +19,10 @@ class Views(NamedTuple):
         clean: the tokens.
         masked: the masked tokens of the active blocks; what follows these blocks is masked in any case.
         scored: the tokens that have a label.
-        visible: the tokens that the student sees; of the clean copy, if it has an encoder.
+        visible: the tokens of the clean copy that an encoder sees.
         noise: what stands where a token is masked.
         spans: the first column of each active block, and the first one after it.
-        steps: the pass in which the teacher committed each token, `(length,)`; 0 if that is not read.
-        marks: what a hook before the pass is told besides, `(views,)` or `(views, length)`, by its name in the batch.
+        self_conditioned: whether a canvas is first predicted without gradients, `(views,)`.
     """
 
     clean: torch.LongTensor
@@ -33,12 +31,7 @@ class Views(NamedTuple):
     visible: torch.BoolTensor
     noise: torch.LongTensor
     spans: list[tuple[int, int]]
-    steps: torch.LongTensor
-    marks: Mapping[str, torch.Tensor] = {}
-
-    def marked(self, name: str, mark: torch.Tensor) -> "Views":
-        """Returns these views with one more mark."""
-        return self._replace(marks={**self.marks, name: mark})
+    self_conditioned: torch.BoolTensor
 
 
 @documented
@@ -66,12 +59,6 @@ class Masking(Settings):
         complementary_masking (`bool`, *optional*, defaults to `True`):
             Whether to also train, in the same step, on the view that masks exactly the other tokens of the block. The
             loss of a sequence is then the sum of its two views. Never for a model whose noise is random tokens.
-        padding_blocks (`bool`, *optional*, defaults to `False`):
-            Whether to train also on blocks of nothing but padding, as the paper does; the shorter the answer is, the
-            more of them there are. Without it, decode with `stop_at_eos=True`.
-        suffix_length (`int`, *optional*):
-            How many masked tokens after the active block a row sees; by default all. Decode with the same setting.
-            Not for block-causal models, which never see what follows a block.
         max_length (`int`, *optional*, defaults to `384`):
             Length in tokens to which prompt and completion together are padded with EOS. Longer rows are an error.
             For block-causal models rounded up to whole blocks.
@@ -84,12 +71,7 @@ class Masking(Settings):
     mask_ratio: float | str | None = 0.5
     masking: str = field(default="semi_autoregressive", metadata={"choices": list(_MASKINGS)})
     complementary_masking: bool = True
-    padding_blocks: bool = False
-    suffix_length: int | None = None
     max_length: int = 384
-
-    # The rows of a collator can be for another one.
-    attention = "full"
 
     def check(self) -> None:
         super().check()
@@ -100,25 +82,11 @@ class Masking(Settings):
         is_known = self.mask_ratio == "random" or is_ratio(self.mask_ratio)
         rule = 'must be a number in (0, 1] or "random" (drawn anew for every row)'
         self.require("mask_ratio", is_known, rule, "The paper uses mask_ratio=0.5.")
-        is_known = self.suffix_length is None or is_count(self.suffix_length)
-        self.require("suffix_length", is_known, "must be 0 or a positive integer")
         rule = (
             'must be "semi_autoregressive" (one active block, as for LLaDA), "random" (the whole response, as for '
             'Dream) or "trajectory" (what the teacher committed last in a block)'
         )
         self.require("masking", self.masking in _MASKINGS, rule)
-        if self.masking == "random":
-            self.refuse("suffix_length", "with `masking='random'`, which has no blocks")
-            self.refuse("padding_blocks", "with `masking='random'`, which masks all padding anyway")
-        if self.attention != "full":
-            self.refuse("suffix_length", "for a block-causal model, which never sees what follows a block")
-
-    @property
-    def steps_setting(self) -> str:
-        """Name of the setting that needs the column `commit_step`, or an empty text."""
-        if self.masking == "trajectory":
-            return "masking"
-        return next(filter(None, (variant.needs_steps(self) for variant in self.variants())), "")
 
 
 def is_ratio(value: Any) -> bool:

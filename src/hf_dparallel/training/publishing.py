@@ -25,7 +25,6 @@ from ..reports import write_json
 from .config import CertaintyForcingConfig
 from .masking import Masking
 from .student import adapter_folder, base_model
-from .variants import MaskingSettings
 
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
     base = base_model(trainer.model)
     inherited = {field.name for field in fields(TrainingArguments)}
     own = [field.name for field in fields(CertaintyForcingConfig) if field.name not in inherited]
-    values = {**vars(args), **{field.name: getattr(trainer.masking, field.name) for field in fields(MaskingSettings)}}
+    values = {**vars(args), **{field.name: getattr(trainer.masking, field.name) for field in fields(Masking)}}
     settings = {name: values[name] for name in (*_RECORDED_SETTINGS, *own) if values[name] is not None}
     # The batch that was found to fit, with `auto_find_batch_size`.
     batch_size = trainer.state.train_batch_size or args.train_batch_size

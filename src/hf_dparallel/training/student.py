@@ -13,7 +13,6 @@ from transformers.utils import logging
 from ..generation import configuration
 from ..generation.compatibility import has_adapter
 from ..models.adapter_files import config_problems
-from ..models.adapters import check_not_repacked
 from ..models.foreign import enable_diffusion_generation
 from ..models.scoring import ScoringMixin
 
@@ -39,7 +38,6 @@ def prepare_student(
     """
     if isinstance(model, str):
         model = AutoModelForMaskedLM.from_pretrained(model)
-    _avoid_kernels_without_gradients(model)
     base = base_model(model)
     if not isinstance(base, ScoringMixin):
         enable_diffusion_generation(base, special_token_id("mask_token_id", base, processing_class))
@@ -61,14 +59,6 @@ def prepare_student(
             "`is_trainable=True`, or pass `peft_config` with a model that has none."
         )
     return model
-
-
-def _avoid_kernels_without_gradients(model: nn.Module) -> None:
-    """Keeps bitsandbytes from using its 4-bit kernel for CPUs, which has no gradient and only warns of it."""
-    check_not_repacked(model)
-    for module in model.modules():
-        if getattr(module, "support_avx512bf16_for_cpu", False) and module.weight.device.type == "cpu":
-            module.support_avx512bf16_for_cpu = False
 
 
 def base_model(model: "PreTrainedModel | PeftModel") -> PreTrainedModel:

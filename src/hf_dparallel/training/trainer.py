@@ -31,11 +31,10 @@ from .checkpoints import CheckpointMixin
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
 from .default_collator import MaskingEpochCallback, check_collator, default_collator, mask_seed
-from .hooks import Step, Variant
+from .masking import Masking
 from .objective import IGNORE_INDEX, MetricSums, as_own_term, sum_by_row
 from .publishing import check_can_be_pushed
 from .student import base_model, prepare_student
-from .variants import MaskingSettings
 
 
 if TYPE_CHECKING:
@@ -65,8 +64,8 @@ class CertaintyForcingTrainer(CheckpointMixin):
 
     - `consistency_loss`: cross-entropy on the trajectory (Eq. 5), in nats, summed over the views of a sequence.
     - `certainty_loss`: entropy at `certainty_temperature` of the correct predictions (Eq. 7), in nats, summed the same
-      way. `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`. A variant may add a
-      term, which is logged and weighted in the same way; a model with an encoder adds `encoder_loss`.
+      way. `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`. A subclass may
+      add a term, which is logged and weighted in the same way; a model with an encoder adds `encoder_loss`.
     - `masked_entropy`: mean entropy at temperature 1 of the scored tokens, in nats.
     - `masked_accuracy`: fraction of the scored tokens whose argmax is the label.
 
@@ -176,7 +175,6 @@ class CertaintyForcingTrainer(CheckpointMixin):
             train_dataset = self._prepare_dataset(train_dataset, "train_dataset")
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset")
 
-        self._cuts_batches = self._has_clean_copies or getattr(data_collator, "suffix_length", None) is not None
         # Rows of a sequence.
         self._num_views = getattr(data_collator, "num_views", 1)
         if args.accelerator_config.dispatch_batches is None and self._num_views > 1:
@@ -231,7 +229,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
         return super().hyperparameter_search(hp_space, objective, n_trials, direction, **kwargs)
 
     def _hp_search_setup(self, trial: Any) -> None:
-        before = {field.name: getattr(self.args, field.name) for field in dataclasses.fields(MaskingSettings)}
+        before = {field.name: getattr(self.args, field.name) for field in dataclasses.fields(Masking)}
         seed = mask_seed(self.args)
         super()._hp_search_setup(trial)
         if mask_seed(self.args) != seed:
@@ -273,22 +271,10 @@ class CertaintyForcingTrainer(CheckpointMixin):
         inputs = {name: value for name, value in inputs.items() if name != "labels"}
         if self._has_clean_copies:
             inputs, labels = self._with_clean_copies(inputs, labels)
-        marked = {kind: inputs.pop(kind.mark_name) for kind in Variant.__subclasses__() if kind.mark_name in inputs}
-        step = Step(
-            student=self.model,
-            forward=model,
-            inputs=inputs,
-            masked_inputs=inputs,
-            scored=labels != IGNORE_INDEX,
-            labels=labels,
-            function=self.args.token_terms,
-            mask_token_id=getattr(self.data_collator, "mask_token_id", -1),
-        )
-        for variant, mark in marked.items():
-            step = variant.before_scoring(self.args, step, mark)
-        by_token = base_model(self.model).score(step.inputs, step.scored, step.function, step.labels, forward=model)
+        scored = labels != IGNORE_INDEX
+        by_token = base_model(self.model).score(inputs, scored, self.args.token_terms, labels, forward=model)
         if "num_noisy" in inputs:
-            by_token = as_own_term(by_token, step.scored.nonzero()[:, 1] >= inputs["num_noisy"])
+            by_token = as_own_term(by_token, scored.nonzero()[:, 1] >= inputs["num_noisy"])
         terms = sum_by_row(by_token, labels)
         values = MetricSums.values_by_sequence(terms, self._num_views)
         num_sequences = len(values)
@@ -353,7 +339,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
         rule = "changes nothing: all rows are padded to `max_length`"
-        self.args.require("train_sampling_strategy", self._cuts_batches, rule, "Leave it out.")
+        self.args.require("train_sampling_strategy", self._has_clean_copies, rule, "Leave it out.")
         rows = train_dataset or self.train_dataset
         lengths = [sum(len(row[column]) for column in TOKENIZED_COLUMNS) for row in rows]
         size = self.args.train_batch_size * self.args.gradient_accumulation_steps
@@ -379,10 +365,9 @@ class CertaintyForcingTrainer(CheckpointMixin):
             return loss, None, None
         predictions = torch.full_like(labels, IGNORE_INDEX)
         predictions[labels != IGNORE_INDEX] = predicted
-        if self._cuts_batches:
+        if self._has_clean_copies:
             # Batches have other columns; what is returned has the columns of the sequence.
-            every_column = torch.arange(labels.shape[1]).expand_as(labels)
-            columns = inputs.get("position_ids", every_column)[:, : labels.shape[1]].to(labels.device)
+            columns = inputs["position_ids"][:, : labels.shape[1]].to(labels.device)
             whole = labels.new_full((len(labels), self.data_collator.padded_length), IGNORE_INDEX)
             predictions, labels = (whole.scatter(1, columns, x) for x in (predictions, labels))
         # The Trainer cuts the last batch to its number of sequences along the first dimension.
@@ -430,7 +415,7 @@ def _check_functions(
     if compute_loss_func is not None:
         raise ValueError(
             "`compute_loss_func` cannot be used: it gets the logits of all tokens, and this loss is of the masked "
-            "tokens, a few at a time. Override `compute_loss`, or add a term as a variant does."
+            "tokens, a few at a time. Override `compute_loss`, or add a term."
         )
     if (model is None) == (model_init is None) or (model_init and optimizers != (None, None)):
         raise ValueError(
