@@ -19,15 +19,13 @@ def make_student(lora_alpha=8):
 
 
 def test_the_hash_tells_models_apart():
-    disabled, swapped, nudged, shifted = make_student(), make_llada(), make_llada(), make_llada()
+    disabled, nudged, shifted = make_student(), make_llada(), make_llada()
     disabled.base_model.disable_adapter_layers()
-    weight = swapped.lm_head.weight.data
-    weight[7, 5], weight[9, 11] = weight[9, 11].clone(), weight[7, 5].clone()
     embeddings = nudged.get_input_embeddings().weight.data
     embeddings[33, 17] = torch.nextafter(embeddings[33, 17], torch.tensor(9.0))
     shifted.shift_logits = True
     models = [
-        *(make_llada(), make_llada().bfloat16(), swapped, nudged, shifted, make_llada(rope_theta=10_000.0)),
+        *(make_llada(), make_llada().bfloat16(), nudged, shifted, make_llada(rope_theta=10_000.0)),
         *(make_student(8), make_student(64), disabled),
     ]
     assert len({model_hash(model) for model in models}) == len(models)

@@ -14,12 +14,9 @@ from transformers import PreTrainedModel
 if TYPE_CHECKING:
     from datasets import Dataset
 
-# Values of a tensor that are summed at once.
-_PART = 2**24
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-# In a config: where it comes from, the type of the weights, which they have themselves, and what transformers adds in
-# the first forward pass.
+# In a config: where it comes from, the type of the weights, and what transformers adds in the first forward pass.
 _NOT_COMPUTED = ("_name_or_path", "architectures", "dtype", "is_causal", "transformers_version")
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def stable_hash(*parts: Any) -> int:
@@ -39,29 +36,20 @@ def dataset_hash(dataset: "Dataset", columns: Sequence[str] | None = None) -> st
 
 
 def model_hash(model: PreTrainedModel) -> str:
-    """Hashes what a model computes, wherever it was loaded from: weights, adapters and how they act, configuration."""
+    """Hashes what a model computes, wherever it was loaded from: weights, adapters, configuration."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     hashed = hashlib.sha256()
     for name, module in model.named_modules():
         # Offloaded weights come back for a moment.
-        with align_module_device(module):
-            for kind, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
-                values = f"{tuple(tensor.shape)} {tensor.dtype} {_checksums(tensor)}"
-                hashed.update(f"{name}.{kind} {values}".encode())
+        with align_module_device(module), torch.no_grad():
+            for kind, tensor in module.named_parameters(recurse=False):
+                # Of integers, the sum is exact: the same on every device and in any order.
+                bits = tensor.reshape(-1).view(_INTEGERS[tensor.element_size()]).sum(dtype=torch.int64).item()
+                hashed.update(f"{name}.{kind} {tuple(tensor.shape)} {tensor.dtype} {bits}".encode())
         if isinstance(module, BaseTunerLayer):
             scaling = sorted(getattr(module, "scaling", {}).items())
             hashed.update(f"{name} {module.disable_adapters} {module.active_adapters} {scaling}".encode())
     config = {name: value for name, value in model.config.to_diff_dict().items() if name not in _NOT_COMPUTED}
     hashed.update(json.dumps([config, model.shift_logits], sort_keys=True, default=str).encode())
     return hashed.hexdigest()
-
-
-@torch.no_grad()
-def _checksums(tensor: torch.Tensor) -> list[int]:
-    """Sums the bits of the values times their positions: exact, so the same on every device and in any order."""
-    values = tensor.reshape(-1)
-    values = values.view(_INTEGERS[values.element_size()])
-    return [
-        (part.long() * torch.arange(1, len(part) + 1, device=part.device)).sum().item() for part in values.split(_PART)
-    ]

@@ -134,15 +134,12 @@ _COMMANDS: list[click.Command] = [
             "rows. The same command continues a run that was killed.", DIR, is_required=True),
         Flag("reward", f"{RIGHT} 'none': keep all.", Choice((*REWARDS, "none")), default="numeric"),
         Flag("min_reward", "Keep answers with at least this reward.", float, default=1.0),
-        Flag("overwrite", "Delete the trajectories of another run in the folder.", bool),
         *BATCH_SIZE, *WORKERS, *DECODING, *OUTPUT,
         *group("cluster",
-            Flag("ray_actors", "Decode on a Ray cluster (needs ray) with up to this many actors, each with a model "
-                "and num_workers CPUs.", COUNT),
+            Flag("ray_actors", "Decode on a Ray cluster (needs ray) with up to this many actors, each with a "
+                "model.", COUNT),
             Flag("ray_gpus_per_actor", "GPUs of each actor. By default one if the cluster has any, else none.",
                 click.FloatRange(0), needs=("ray_actors",), is_minor=True),
-            Flag("ray_address", "Address of the cluster. By default $RAY_ADDRESS, else a running cluster on this "
-                "machine, else a new one.", needs=("ray_actors",), is_minor=True),
         ),
     ], "demo --dataset demo --num_samples 64 --output_dir runs/data", ["model"]),
     TrainCommand("train", "certainty-forcing distillation on trajectories"),

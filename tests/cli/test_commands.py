@@ -255,7 +255,7 @@ TRAJECTORIES = "trajectories demo --dataset demo --output_dir out"
         ("trajectories --model m --dataset d", "required: --output_dir"),
         (f"{TRAJECTORIES} --ray_actors 0", "'--ray_actors': 0 is not in the range x>="),
         (f"{TRAJECTORIES} --ray_actors 1 --ray_gpus_per_actor -1", "'--ray_gpus_per_actor': -1.0 is not in the range"),
-        (f"{TRAJECTORIES} --ray_address auto", "`ray_address` needs `ray_actors`. Add --ray_actors."),
+        (f"{TRAJECTORIES} --ray_gpus_per_actor 1", "`ray_gpus_per_actor` needs `ray_actors`. Add --ray_actors."),
         ("train --model m --dataset_name d --mask_ratio 2", "`mask_ratio` must be a number in"),
         ("train --model m --dataset_name d --eval_strategy now", "'now'"),
         ("train --dataset_name d", "required: --model_name_or_path/"),
@@ -763,34 +763,20 @@ def test_trajectories(hf, questions, asked):
     assert hf(*flags, "--reward", "none")[0] == 0 and read_json("t.json")["num_kept"] == 8
 
 
-def test_without_a_terminal_there_is_a_line_for_each_shard(hf, asked, monkeypatch):
-    monkeypatch.setattr("hf_dparallel.data.folder.SHARD_SIZE", 4)
-    flags = ["trajectories", *asked, "--output_dir", "out", *DECODING]
-    lines = re.findall(r"Trajectories: +\d+% \d/8 \[[^]]*\]", hf(*flags)[2])
-    assert [line.partition(" [")[0] for line in lines] == ["Trajectories:  50% 4/8", "Trajectories: 100% 8/8"]
-    assert all(line.endswith(", 50% kept]") for line in lines)
-    next(Path("out").glob("shard-00001*")).unlink()
-    assert "Trajectories: 100% 8/8 [" in hf(*flags)[2]
-    next(Path("out").glob("shard-00001*")).unlink()
-    # (A handler of a library that holds the closed stderr of another test may say so, with this line.)
-    assert not re.search("^Trajectories: ", hf(*flags, "--quiet")[2], flags=re.MULTILINE)
-
-
 def test_the_cluster_loads_the_model_and_this_process_filters(hf, checkpoint, monkeypatch, tmp_path):
     asked = {}
 
-    def on_ray(load, dataset, generation_config, batch_size, output_dir, seed, num_workers, **of_cluster):
+    def on_ray(load, dataset, generation_config, batch_size, output_dir, seed, **of_cluster):
         asked.update(of_cluster)
-        return generate_trajectories(*load(), dataset, generation_config, batch_size, output_dir, seed, num_workers)
+        return generate_trajectories(*load(), dataset, generation_config, batch_size, output_dir, seed)
 
     monkeypatch.setattr(trajectories_command, "generate_trajectories_on_ray", on_ray)
     make_prompts(3).to_parquet(tmp_path / "prompts.parquet")
     command = ["trajectories", checkpoint, "--dataset", "prompts.parquet", "--output_dir", "out", "--reward", "none"]
-    command += [*DECODING, "--raw", "--ray_actors", "5", "--ray_address", "head:6379", "--ray_gpus_per_actor", "0.5"]
+    command += [*DECODING, "--raw", "--ray_actors", "5", "--ray_gpus_per_actor", "0.5"]
     code, out, _ = hf(*command)
     assert code == 0 and "num_kept            3" in out
-    assert asked.pop("overwrite") is False and callable(asked.pop("on_shard"))
-    assert asked == {"max_actors": 5, "gpus_per_actor": 0.5, "address": "head:6379"}
+    assert asked == {"max_actors": 5, "gpus_per_actor": 0.5}
     assert len(datasets.Dataset.from_parquet("out/filtered.parquet")) == 3
 
 

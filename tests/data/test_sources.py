@@ -2,6 +2,7 @@
 """Datasets by name: files of several formats, and what is wrong with others."""
 
 import pytest
+from datasets import Dataset
 
 from hf_dparallel.data.sources import has_one_split, load_rows
 
@@ -13,6 +14,17 @@ def test_files_are_read_by_their_ending(tmp_path):
     assert load_rows(str(tmp_path / "rows.txt"))["text"][:] == rows
     assert load_rows(str(tmp_path / "rows.tsv"))["question"][:] == ["1 5 2", "2 5 3"]
     assert has_one_split(str(tmp_path / "rows.txt")) and not has_one_split(str(tmp_path))
+
+
+def test_folders_of_save_to_disk_and_compressed_files(tmp_path):
+    rows = Dataset.from_dict({"prompt": ["5 6", "7"]})
+    rows.save_to_disk(tmp_path / "saved")
+    assert load_rows(str(tmp_path / "saved"), split="train[1:]")["prompt"][:] == ["7"]
+    rows.to_json(tmp_path / "rows.jsonl.gz", compression="gzip")
+    assert load_rows(str(tmp_path / "rows.jsonl.gz"))[:] == rows[:]
+    (tmp_path / "rows.xml").write_text("x")
+    with pytest.raises(ValueError, match="unsupported file type"):
+        load_rows(str(tmp_path / "rows.xml"))
 
 
 def test_a_file_has_one_split(tmp_path):

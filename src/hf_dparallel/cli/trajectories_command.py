@@ -1,9 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel trajectories`: a teacher's answers to the prompts of a dataset, of which the right ones are kept."""
 
-import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -15,15 +13,15 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_dparallel_cli.command import Flags
 
-from ..data.folder import write_filtered
+from ..data.folder import FILTERED_NAME, write_rows
 from ..data.on_ray import generate_trajectories_on_ray
-from ..data.rewards import REFERENCE_COLUMNS, RewardFunction, get_reward, score_completions
+from ..data.rewards import REFERENCE_COLUMNS, get_reward, score_completions
 from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..demo import path_of
 from ..environment import join_processes
 from ..evaluation.cost import DecodingCost, mean_cost
 from ..terminal import printable
-from .console import note, note_progress, say, say_table
+from .console import note, say, say_table
 from .loading import batch_options, load_model, load_prompts, load_tokenizer, read_settings, resolve_settings
 
 
@@ -35,24 +33,21 @@ def run(flags: Flags) -> dict[str, Any] | None:
     reward_function = None if flags.reward == "none" else get_reward(flags.reward, dataset)
     state = join_processes()
     settings: dict[str, Any] = {"output_dir": flags.output_dir, "seed": flags.seed, **batch_options(flags)}
-    settings["overwrite"] = flags.overwrite
     if flags.ray_actors is None:
         model, tokenizer = load_model(flags, has_workers=True)
         recipe = resolve_settings(model, given, tokenizer)
-        settings["on_shard"] = notes_on_shards(flags, len(dataset), tokenizer, reward_function)
         rows = kept = generate_trajectories(model, tokenizer, dataset, recipe, **settings)
     else:
         if state.num_processes > 1:
             raise ValueError("`ray_actors` has Ray start the processes. Run the command without torchrun.")
         tokenizer = load_tokenizer(path_of(flags.model), flags.revision)
-        settings["on_shard"] = notes_on_shards(flags, len(dataset), tokenizer, reward_function)
+        del settings["num_workers"]
         rows = kept = generate_trajectories_on_ray(
             partial(load_model, flags, has_workers=True),
             dataset,
             generation_config=given,
             max_actors=flags.ray_actors,
             gpus_per_actor=flags.ray_gpus_per_actor,
-            address=flags.ray_address,
             **settings,
         )
     dropped: list[int] = []
@@ -67,7 +62,8 @@ def run(flags: Flags) -> dict[str, Any] | None:
             examples = rows.select(dropped[:2])
             rewards = score_completions(examples, tokenizer, reward_function)
             note(describe_dropped(examples, rewards, tokenizer, REFERENCE_COLUMNS[flags.reward]))
-        path = write_filtered(kept, Path(flags.output_dir))
+        path = Path(flags.output_dir, FILTERED_NAME)
+        write_rows(path, kept)
         figures = summarize(rows, kept, len(dataset)) | {"file": str(path)}
         say_table(figures)
         model, data = quote(flags.model), quote(flags.output_dir)
@@ -75,24 +71,6 @@ def run(flags: Flags) -> dict[str, Any] | None:
     # Processes that end without it may abort.
     state.destroy_process_group()
     return figures
-
-
-def notes_on_shards(
-    flags: Flags, num_rows: int, tokenizer: PreTrainedTokenizerBase, reward_function: RewardFunction | None
-) -> Callable[[datasets.Dataset, int], None]:
-    """Returns what notes, when a shard is written, how far the run is, its speed, and the share of kept answers."""
-    since, shards = time.monotonic(), []
-
-    def note_shard(rows: datasets.Dataset, num_done: int) -> None:
-        rewards = score_completions(rows, tokenizer, reward_function) if reward_function else [math.inf] * len(rows)
-        num_kept = sum(reward is not None and reward >= flags.min_reward for reward in rewards)
-        shards.append((num_done, len(rows), num_kept))
-        # The rate of this run, without the rows from before its first shard.
-        before, (_, answered, kept) = shards[0][0] - shards[0][1], map(sum, zip(*shards, strict=True))
-        share = f"{kept / max(answered, 1):.0%} kept"
-        note_progress("Trajectories", num_done, num_rows, since, "row", initial=before, postfix=share)
-
-    return note_shard
 
 
 def describe_dropped(

@@ -6,69 +6,71 @@ from typing import Any
 
 import datasets
 
-from .folder import MANIFEST_NAME, check_rows, read_description, trajectory_files
+from .folder import MANIFEST_NAME, trajectory_files
 
 
-_FILE_FORMATS = {
+_FORMATS = {
     ".csv": "csv",
     ".tsv": "csv",
     ".json": "json",
     ".jsonl": "json",
     ".parquet": "parquet",
+    ".arrow": "arrow",
     ".txt": "text",
 }
 # The roles in ShareGPT's format.
 _ROLES = {"human": "user", "gpt": "assistant"}
+# What `Dataset.save_to_disk` writes beside the rows.
+_SAVED_NAME = "state.json"
 
 
 def has_one_split(name: str) -> bool:
     """Tells whether a dataset is in a file or a folder of trajectories, whose only split is `train`."""
     path = Path(name)
-    return path.is_file() or path.suffix in _FILE_FORMATS or (path / MANIFEST_NAME).is_file()
+    return (
+        path.is_file() or _format(path) is not None or any((path / x).is_file() for x in (MANIFEST_NAME, _SAVED_NAME))
+    )
 
 
 def load_rows(name: str, config: str | None = None, split: str = "train") -> datasets.Dataset:
-    """Returns a split of a dataset on the Hub, in a folder, or in a file.
+    """Returns a split of a dataset on the Hub, in a folder (of `save_to_disk`, too), or in a file.
 
     From a folder of `hf-dparallel trajectories`, returns the kept rows.
     """
-    path, file_format = Path(name), _FILE_FORMATS.get(Path(name).suffix)
-    if (path / MANIFEST_NAME).is_file():
-        return _read_files(trajectory_files(path), "parquet", split)
-    if file_format is None and path.is_file():
-        raise ValueError(f"`dataset={name}` has an unsupported file type. Supported: {', '.join(_FILE_FORMATS)}.")
-    if file_format is None:
+    path = Path(name)
+    if not has_one_split(name):
         # `load_dataset` needs a name, and a path such as "./" has none.
-        name = str(path.resolve()) if path.is_dir() else name
-        return _with_messages(datasets.load_dataset(name, config, split=split))
-    if not path.is_file():
+        return _with_messages(
+            datasets.load_dataset(str(path.resolve()) if path.is_dir() else name, config, split=split)
+        )
+    files = [path]
+    if path.is_dir():
+        files = trajectory_files(path) if (path / MANIFEST_NAME).is_file() else sorted(path.glob("*.arrow"))
+    elif not path.is_file():
         raise FileNotFoundError(f"`dataset={name}` does not exist. Check the path.")
-    return _read_files([path], file_format, split)
-
-
-def _read_files(files: list[Path], file_format: str, split: str) -> datasets.Dataset:
+    file_format = _format(files[0])
+    if file_format is None:
+        raise ValueError(f"`dataset={name}` has an unsupported file type. Supported: {', '.join(_FORMATS)}, or .gz.")
     if split.partition("[")[0] not in ("train", "all"):
         raise ValueError(
-            f"`{files[0]}` has only the split 'train', got {split!r}. Leave the split out. To hold out a part during "
+            f"`{name}` has only the split 'train', got {split!r}. Leave the split out. To hold out a part during "
             'training, use --dataset_train_split "train[:90%]" --dataset_test_split "train[90%:]".'
         )
+    options = {"sep": "\t"} if ".tsv" in files[0].suffixes else {}
     try:
-        options = {"sep": "\t"} if files[0].suffix == ".tsv" else {}
-        dataset = datasets.load_dataset(file_format, data_files=list(map(str, files)), split=split, **options)
+        return _with_messages(
+            datasets.load_dataset(file_format, data_files=list(map(str, files)), split=split, **options)
+        )
     # An empty file raises `StopIteration`.
     except (datasets.exceptions.DatasetGenerationError, ValueError, StopIteration) as error:
-        # The first line of a .csv has the names of the columns.
-        if file_format != "parquet" and len(files[0].read_bytes().splitlines()) <= (file_format == "csv"):
-            raise ValueError(f"`{files[0]}` has no rows.") from error
         raise ValueError(
-            f"`{files[0]}` cannot be read as a {file_format} file ({error.__cause__ or error!r}). Check that it is "
-            "not damaged, and that its format matches its name."
+            f"`{files[0]}` cannot be read as a {file_format} file ({error.__cause__ or error!r}). Check that it has "
+            "rows, is not damaged, and that its format matches its name."
         ) from error
-    if file_format == "parquet":
-        for file in files:
-            check_rows(file)
-    dataset.info.description = read_description(files[0].parent)
-    return _with_messages(dataset)
+
+
+def _format(path: Path) -> str | None:
+    return _FORMATS.get((path.with_suffix("") if path.suffix == ".gz" else path).suffix)
 
 
 def _with_messages(dataset: datasets.Dataset) -> datasets.Dataset:

@@ -8,34 +8,34 @@ therefore decoding trajectories of the model itself, filtered by the correctness
 
 import contextlib
 import os
-import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from hf_dparallel_rules.settings import SETTINGS
+
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoded_row import DecodedRow
-from ..hashes import dataset_hash, stable_hash
-from .folder import MANIFEST_NAME, ShardStore
+from ..hashes import dataset_hash, model_hash, stable_hash
+from .folder import SHARD_SIZE, TrajectoryFolder, write_rows
 from .prompts import check_new_columns, tokenize_prompts
-from .rewards import RewardFunction, named_functions, score_completions
+from .rewards import RewardFunction, score_completions
 
 
 if TYPE_CHECKING:
-    from accelerate import PartialState
     from datasets import Dataset
 
 logger = logging.get_logger(__name__)
 
+# Kinds of settings that do not change the answers.
+_NO_CHANGE = ("compile", "output")
 _NEW_COLUMNS = ("prompt_ids", "completion_ids", "commit_step", "nfe")
-# A network file system may take this long to show a new file on another machine.
-_SECONDS_TO_APPEAR = 60
 
 
 def generate_trajectories(
@@ -47,18 +47,16 @@ def generate_trajectories(
     output_dir: str | os.PathLike | None = None,
     seed: int = 0,
     num_workers: int = 1,
-    overwrite: bool = False,
-    on_shard: Callable[["Dataset", int], None] | None = None,
 ) -> "Dataset":
     r"""
     Lets a model answer the prompts of a dataset.
 
     With `output_dir`, rows are written in parquet shards of 64 as they are decoded, each shard whole or not at all. To
-    continue a run that was killed, call this function again with the same arguments; damaged shards are decoded again.
-    Under `torchrun` every process decodes its share of the missing shards, and all return the whole dataset.
+    continue a run that was killed, call this function again with the same arguments. Under `torchrun` every process
+    decodes its share of the shards, and all return the whole dataset.
 
-    A row whose logits are NaN is left out: a warning gives its number, and a restart does not try it again. If no row
-    of a whole shard can be decoded, the run ends with an error.
+    A row whose logits are NaN is left out, with a warning. If no row of a whole shard can be decoded, the run ends
+    with an error.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -80,10 +78,6 @@ def generate_trajectories(
             answers.
         num_workers (`int`, *optional*, defaults to 1):
             Threads that decode in parallel, each `batch_size` prompts. On a CPU this is faster for small models.
-        overwrite (`bool`, *optional*, defaults to `False`):
-            Delete the trajectories of another run in `output_dir` instead of raising an error.
-        on_shard (`Callable`, *optional*):
-            Called after this process has written a shard, with its rows and the number of rows in all written shards.
 
     Returns:
         `datasets.Dataset`: the columns of `dataset` and
@@ -108,19 +102,26 @@ def generate_trajectories(
         raise ValueError(f"`output_dir` must be set with {state.num_processes} processes: they share rows through it.")
     answerer = Answerer(model, tokenizer, generation_config, batch_size, seed, num_workers)
     with tempfile.TemporaryDirectory() as temporary:
-        teacher = {} if output_dir is None else answerer.fingerprint()
-        mask_token_id = answerer.config.mask_token_id
-        run = TrajectoryRun(dataset, tokenizer, mask_token_id, output_dir or temporary, teacher, overwrite, on_shard)
-        prompts = list(run.prompts(_share(run.store, state)))
+        teacher = {} if output_dir is None else describe_teacher(answerer)
+        run = TrajectoryRun(dataset, tokenizer, answerer.config.mask_token_id, output_dir or temporary, teacher)
+        if state.is_main_process:
+            run.folder.prepare()
+        state.wait_for_everyone()
+        if not run.folder.path.is_dir():
+            raise ValueError(
+                f"Process {state.process_index} does not see `output_dir={str(output_dir)!r}`, which the first "
+                "process has made. Choose a folder that all machines share."
+            )
+        prompts = list(run.prompts(state.process_index, state.num_processes))
         with contextlib.closing(answerer.rows(prompts, raise_errors=False)) as answers:
             # In the first process, $TQDM_DISABLE decides.
             silent = {} if state.is_main_process else {"disable": True}
             for row, answer in tqdm(answers, "Trajectories", len(prompts), **silent):
                 run.add(row, as_columns(answer))
-        # A collective operation would time out after ten minutes.
-        while run.store.missing():
+        # A collective operation would time out.
+        while run.folder.missing():
             time.sleep(0.5)
-        return run.store.read()
+        return run.folder.read()
 
 
 def filter_trajectories(
@@ -146,7 +147,7 @@ def filter_trajectories(
             The lowest reward of kept rows. Rows for which all functions return `None` are dropped.
 
     Returns:
-        `datasets.Dataset`: the kept rows, unchanged. Its `info.description` has their number and the number of all.
+        `datasets.Dataset`: the kept rows, unchanged.
 
     Raises:
         ValueError: if no row is left, or `dataset` has no `completion_ids` or lacks a column of a reward function.
@@ -165,19 +166,13 @@ def filter_trajectories(
             f"None of {len(dataset)} trajectories has a reward of at least `min_reward={min_reward}`. The first "
             f"completion is {first[:200]!r}. Check that its answer has the form that the reward function reads."
         )
-    kept_rows = dataset.select(kept)
-    # For the cards of the dataset and of models trained on it.
-    names = " and ".join(name for name, _ in named_functions(reward_funcs))
-    counts = f"{len(kept)} of {len(dataset)} trajectories were kept"
-    kept_rows.info.description = f"{counts}: those with a reward of at least {min_reward:g} from {names}."
-    return kept_rows
+    return dataset.select(kept)
 
 
 class TrajectoryRun:
     """The prompts of a run, and the folder to which their answers are written, shard by shard.
 
-    `teacher` is the [`Answerer.fingerprint`] of the model that answers. `overwrite` and `on_shard` are as in
-    [`generate_trajectories`].
+    `teacher` is the description of the model that answers, see [`describe_teacher`].
     """
 
     def __init__(
@@ -185,88 +180,73 @@ class TrajectoryRun:
         dataset: "Dataset",
         tokenizer: PreTrainedTokenizerBase,
         mask_token_id: int,
-        folder: str | os.PathLike,
+        output_dir: str | os.PathLike,
         teacher: dict[str, Any],
-        overwrite: bool,
-        on_shard: Callable[["Dataset", int], None] | None,
     ):
         check_new_columns(dataset, _NEW_COLUMNS)
-        self.dataset, self.on_shard = dataset, on_shard
+        self.dataset = dataset
         self.prompt_ids = tokenize_prompts(dataset, tokenizer, mask_token_id)
-        prompts = {
-            "num_rows": len(dataset),
-            "columns": dataset.column_names,
-            "rows": dataset_hash(dataset),
-            "tokenized prompts": stable_hash(self.prompt_ids),
-        }
-        self.store = ShardStore(Path(folder), teacher | prompts, len(dataset))
-        if not overwrite:
-            self.store.check_run()
+        prompts = {"rows": dataset_hash(dataset), "tokenized prompts": stable_hash(self.prompt_ids)}
+        self.folder = TrajectoryFolder(Path(output_dir), teacher | prompts, len(dataset))
         # Answers by shard and row, until their shard is complete.
-        self._answers: dict[int, dict[int, dict[str, Any]]] = {}
+        self._answers: dict[int, dict[int, dict[str, Any] | None]] = {}
 
-    def prompts(self, shards: Iterable[int]) -> Iterator[tuple[int, list[int]]]:
-        """Yields the number and the prompt of each row in these shards."""
-        for shard in shards:
-            # Batches of prompts with similar lengths need little padding.
-            for row in sorted(self.store.rows(shard), key=lambda row: len(self.prompt_ids[row])):
-                yield row, self.prompt_ids[row]
+    def prompts(self, process: int = 0, num_processes: int = 1) -> Iterator[tuple[int, list[int]]]:
+        """Yields the number and the prompt of each row in the missing shards of a process."""
+        for shard in self.folder.missing():
+            if shard % num_processes == process:
+                # Batches of prompts with similar lengths need little padding.
+                for row in sorted(self.folder.rows(shard), key=lambda row: len(self.prompt_ids[row])):
+                    yield row, self.prompt_ids[row]
 
-    def add(self, row: int, answer: dict[str, Any]) -> None:
+    def add(self, row: int, answer: dict[str, Any] | None) -> None:
         """Adds an answer in the form of [`as_columns`], and writes the shard of the row once it is complete."""
-        shard = self.store.shard(row)
+        shard = row // SHARD_SIZE
         answers = self._answers.setdefault(shard, {})
         answers[row] = answer
-        if len(answers) == len(self.store.rows(shard)):
+        if len(answers) == len(self.folder.rows(shard)):
             self._write(shard, dict(sorted(self._answers.pop(shard).items())))
 
-    def _write(self, shard: int, answers: dict[int, dict[str, Any]]) -> None:
+    def _write(self, shard: int, answers: dict[int, dict[str, Any] | None]) -> None:
         from datasets import Dataset, Features, List, Value, concatenate_datasets
 
-        failed = {row: answer["error"] for row, answer in answers.items() if "error" in answer}
+        done = {row: {"prompt_ids": self.prompt_ids[row], **answer} for row, answer in answers.items() if answer}
         # A small last shard may fail because of its prompts, a whole one only because of the model.
-        if len(failed) == self.store.rows_per_shard:
+        if not done and len(answers) == min(SHARD_SIZE, len(self.dataset)):
             raise FloatingPointError(
-                f"The logits of the model are NaN in all rows from {min(failed)} to {max(failed)}. Check the weights "
-                "and the dtype: float16 overflows in models that were trained in bfloat16."
+                f"The logits of the model are NaN in all rows from {min(answers)} to {max(answers)}. Check the "
+                "weights and the dtype: float16 overflows in models that were trained in bfloat16."
             )
-        done = {row: {"prompt_ids": self.prompt_ids[row], **answers[row]} for row in answers if row not in failed}
         ids = List(Value("int64"))
         new = Dataset.from_dict(
             {name: [answer[name] for answer in done.values()] for name in _NEW_COLUMNS},
             Features({name: Value("int64") if name == "nfe" else ids for name in _NEW_COLUMNS}),
         )
-        rows = concatenate_datasets([self.dataset.select(done), new], axis=1)
-        self.store.write(shard, rows, failed)
-        if self.on_shard is not None:
-            self.on_shard(rows, self.store.num_rows - sum(len(self.store.rows(one)) for one in self.store.missing()))
+        write_rows(self.folder.shard(shard), concatenate_datasets([self.dataset.select(done), new], axis=1))
 
 
-def as_columns(answer: DecodedRow) -> dict[str, Any]:
-    """Returns the columns of an answer as lists, or its `error`."""
+def as_columns(answer: DecodedRow) -> dict[str, Any] | None:
+    """Returns the columns of an answer as lists, or `None` if its logits were NaN."""
     if answer.error is not None:
-        return {"error": f"NaN at step {answer.nfe - 1}"}
+        return None
     # With `stop_at_eos=False`, there are tokens after the first EOS.
     parts = {"completion_ids": answer.tokens, "commit_step": answer.commit_step}
     return {name: values[: answer.num_tokens].tolist() for name, values in parts.items()} | {"nfe": answer.nfe}
 
 
-def _share(store: ShardStore, state: "PartialState") -> list[int]:
-    """Prepares the folder, and returns the missing shards that this process has to decode."""
-    from accelerate.utils import broadcast_object_list
+def describe_teacher(answerer: Answerer) -> dict[str, Any]:
+    """Returns everything of a model and its settings that affects the answers."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
 
-    missing: list[list[int]] = [[]]
-    if state.is_main_process:
-        store.prepare()
-        missing = [store.missing()]
-    broadcast_object_list(missing)
-    deadline = time.monotonic() + _SECONDS_TO_APPEAR
-    while not (store.folder / MANIFEST_NAME).is_file():
-        if time.monotonic() > deadline:
-            raise ValueError(
-                f"Process {state.process_index}, on {socket.gethostname()}, does not see what the first process wrote "
-                f"to `output_dir={str(store.folder)!r}`. Processes share their work through it: choose a folder on a "
-                "file system that all machines share, or run each machine on its own part of the data."
-            )
-        time.sleep(0.1)
-    return missing[0][state.process_index :: state.num_processes]
+    model = answerer.model
+    layers = [layer for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
+    settings = answerer.config.settings().items()
+    return {
+        "seed": answerer.seed,
+        "model": model.config.name_or_path,
+        "commit": getattr(model.config, "_commit_hash", None),
+        "dtype": str(model.dtype),
+        "adapters": sorted({name for x in layers if not x.disable_adapters for name in x.active_adapters}),
+        "weights": model_hash(model),
+        **{f"generation_config.{name}": value for name, value in settings if SETTINGS[name].kind not in _NO_CHANGE},
+    }
