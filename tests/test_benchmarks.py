@@ -12,13 +12,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.paper import __main__ as paper
+from examples.paper import __main__ as paper
 from speed import Machine
 
 from .pages import arguments_of_ours, parse_only
 
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+REPRODUCE = BENCHMARKS.parent / "examples" / "paper" / "reproduce.sh"
 EXPECTED = sorted((BENCHMARKS / "expected").glob("*.json"))
 
 
@@ -217,7 +218,7 @@ def test_the_gpu_kit_needs_neither_trl_nor_datasets(gpu_kit, tmp_path, monkeypat
 def dry_run(*arguments: str, **variables: str) -> list[list[str]]:
     """The commands that reproduce.sh would run."""
     result = subprocess.run(
-        ["bash", str(BENCHMARKS / "reproduce.sh"), *arguments],
+        ["bash", str(REPRODUCE), *arguments],
         env={"PATH": os.environ["PATH"], "DRY_RUN": "1", **variables},
         capture_output=True,
         text=True,
@@ -228,11 +229,11 @@ def dry_run(*arguments: str, **variables: str) -> list[list[str]]:
 
 
 def our_commands(*arguments: str, **variables: str) -> list[list[str]]:
-    """The words of those of `hf-dparallel`, and `paper` and the words of `benchmarks.paper`."""
+    """The words of those of `hf-dparallel`, and `paper` and the words of `examples.paper`."""
     commands = []
     for words in dry_run(*arguments, **variables):
-        is_paper = "benchmarks.paper" in words
-        ours = ["paper", *words[words.index("benchmarks.paper") + 1 :]] if is_paper else arguments_of_ours(words)
+        is_paper = "examples.paper" in words
+        ours = ["paper", *words[words.index("examples.paper") + 1 :]] if is_paper else arguments_of_ours(words)
         commands += [ours] if ours is not None else []
     return commands
 
@@ -308,6 +309,6 @@ def test_an_interrupted_reproduction_goes_on(tmp_path):
 
 
 def test_an_unknown_model_is_refused(tmp_path):
-    command = ["bash", str(BENCHMARKS / "reproduce.sh"), "llada-9b", str(tmp_path)]
+    command = ["bash", str(REPRODUCE), "llada-9b", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 2 and "choose llada-8b, llada-1.5 or dream-7b" in result.stderr

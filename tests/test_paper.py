@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from benchmarks.paper import tables
-from benchmarks.paper.__main__ import TASKS_FOLDER, main
-from benchmarks.paper.presets import METHODS, PRESETS, PaperTask, choose_benchmarks, method_settings
-from benchmarks.paper.tables import Comparison
-from benchmarks.paper.tasks.chat_answers import complete_from_chat, extract_from_chat
 from click.testing import CliRunner
+from examples.paper import tables
+from examples.paper.__main__ import TASKS_FOLDER, main
+from examples.paper.presets import METHODS, PRESETS, PaperTask, choose_benchmarks, method_settings
+from examples.paper.tables import Comparison
+from examples.paper.tasks.chat_answers import complete_from_chat, extract_from_chat
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.cost import DecodingCost
@@ -254,7 +254,7 @@ def checkpoints(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def measure(checkpoints, tmp_path):
-    """Runs `python -m benchmarks.paper`; returns the rows of its report, and what it printed."""
+    """Runs `python -m examples.paper`; returns the rows of its report, and what it printed."""
 
     def run(*argv, model="base"):
         where = ["--model", checkpoints / model, "--output_dir", tmp_path]
@@ -328,7 +328,7 @@ def test_a_preset_alone_decodes_the_model_as_it_is_given(measure):
 )
 @pytest.mark.usefixtures("_few_tasks")
 def test_mistakes_are_named_before_the_model_is_loaded(monkeypatch, tmp_path, argv, message):
-    monkeypatch.setattr("benchmarks.paper.__main__.DiffusionHarnessLM", lambda *args: pytest.fail("loads the model"))
+    monkeypatch.setattr("examples.paper.__main__.DiffusionHarnessLM", lambda *args: pytest.fail("loads the model"))
     given = ["--preset", "paper-llada", "--model", "m", "--output_dir", str(tmp_path), *argv.split()]
     done = CliRunner().invoke(main, given)
     assert done.exit_code != 0 and message in f"{done.output} {done.exception}"

@@ -4,8 +4,8 @@
 # The paper from its prompts to its tables: trajectories, filter, distillation, evaluation. docs/reproduce.md says what
 # each table should show and what it costs.
 #
-#   benchmarks/reproduce.sh llada-8b OUTPUT_DIR             # Table 1; with dream-7b Table 2, with llada-1.5 Table 6
-#   benchmarks/reproduce.sh llada-8b OUTPUT_DIR table3      # or table4: the ablations, on the same trajectories
+#   examples/paper/reproduce.sh llada-8b OUTPUT_DIR             # Table 1; with dream-7b Table 2, with llada-1.5 Table 6
+#   examples/paper/reproduce.sh llada-8b OUTPUT_DIR table3      # or table4: the ablations, on the same trajectories
 #
 # Variables:
 #   DRY_RUN=1   print the commands instead of running them
@@ -23,15 +23,15 @@
 # asked here: judging their answers needs the tests of that data set. Programs that the model writes for HumanEval and
 # MBPP are executed, each in a sandbox.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 fail() {
     echo "reproduce.sh: $1" >&2
     exit 2
 }
 
-NAME=${1:?"usage: benchmarks/reproduce.sh llada-8b|llada-1.5|dream-7b OUTPUT_DIR [table3|table4]"}
-OUTPUT=${2:?"usage: benchmarks/reproduce.sh llada-8b|llada-1.5|dream-7b OUTPUT_DIR [table3|table4]"}
+NAME=${1:?"usage: examples/paper/reproduce.sh llada-8b|llada-1.5|dream-7b OUTPUT_DIR [table3|table4]"}
+OUTPUT=${2:?"usage: examples/paper/reproduce.sh llada-8b|llada-1.5|dream-7b OUTPUT_DIR [table3|table4]"}
 TABLE=${3:-}
 PYTHON=${PYTHON:-python}
 LAUNCH=${LAUNCH:-$PYTHON -m}
@@ -102,7 +102,7 @@ train() {  # folder, further settings
 # 3. The paper's benchmarks, one prompt at a time, as its latencies were measured.
 evaluate() {  # adapter, folder, further settings
     # shellcheck disable=SC2086
-    run $LAUNCH benchmarks.paper --model "$MODEL" --preset "$PRESET" --batch_size 1 --seed "$SEED" \
+    run $LAUNCH examples.paper --model "$MODEL" --preset "$PRESET" --batch_size 1 --seed "$SEED" \
         --adapter "$1" ${LIMIT:+--limit "$LIMIT"} --allow_code_execution --output_dir "$2" "${@:3}"
 }
 

@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Measures the rows of the paper's tables 1 and 2 on a model and its adapters. In the root of a clone:
 
-    python -m benchmarks.paper --preset paper-llada --model GSAI-ML/LLaDA-8B-Instruct \\
+    python -m examples.paper --preset paper-llada --model GSAI-ML/LLaDA-8B-Instruct \\
         --adapter user/llada-dparallel --methods original,few-step,dparallel --output_dir runs/table1
 
 Under a launcher, processes share the samples. A run that is started again with the same folder decodes only what is
