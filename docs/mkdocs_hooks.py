@@ -8,21 +8,20 @@ the package declares. Docstrings have the defaults of arguments, so those of the
 import re
 from pathlib import Path
 
-import hf_dparallel_rules  # noqa: F401  (declares the settings)
 from hf_dparallel_cli.models_command import describe_attention, read_published
-from hf_dparallel_rules.settings import KINDS, SETTINGS, settings_of
+from hf_dparallel_rules.settings import GROUPS, SETTINGS, settings_of
 
 
 _DEFAULT = re.compile(r",\s*default:\s*<code>.*?</code>\s*(?=\))", flags=re.DOTALL)
 
 
 def settings_table() -> str:
-    """Returns name, default and first sentence of each setting that changes answers, by kind."""
+    """Returns name, default and first sentence of each setting that changes answers, by group."""
     lines = ["| Setting | Default | Meaning |", "|---|---|---|"]
-    for kind, title in KINDS.items():
+    for group, title in GROUPS.items():
         settings = [
             SETTINGS[name]
-            for name in settings_of(kind)
+            for name in settings_of(group)
             if SETTINGS[name].changes_answer
         ]
         lines += [f"| **{title}** | | |"] if settings else []

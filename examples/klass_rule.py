@@ -2,18 +2,37 @@
 """A commit rule with a memory: import this file, then decode with `kl_threshold`. docs/add_a_rule.md explains it."""
 
 from hf_dparallel_rules.commit_rules import commit_rule, most_certain
-from hf_dparallel_rules.settings import add_setting
+from hf_dparallel_rules.settings import Setting
 
 
 @commit_rule(
     "kl_threshold",
     float,
+    "Commit the tokens of more than `kl_confidence` whose predictions have changed by "
+    "less than this, in nats of KL divergence, in each of the last "
+    "`kl_history_length` passes over their block.",
     noun="a number of nats",
     above_minimum=True,
     source="https://huggingface.co/papers/2511.05664",
-    help="Commit the tokens of more than `kl_confidence` whose predictions have "
-    "changed by less than this, in nats of KL divergence, in each of the last "
-    "`kl_history_length` passes over their block.",
+    options=[
+        Setting(
+            "kl_confidence",
+            "rule options",
+            float,
+            "With `kl_threshold`: the probability that a token must exceed.",
+            default=0.9,
+            noun="a probability",
+            maximum=1,
+        ),
+        Setting(
+            "kl_history_length",
+            "rule options",
+            int,
+            "With `kl_threshold`: for how many passes a prediction must be stable.",
+            default=2,
+            minimum=1,
+        ),
+    ],
 )
 class StableAndConfident:
     """KLASS.
@@ -62,24 +81,3 @@ class StableAndConfident:
         rows = self._last[0].new_tensor(found)
         places, *others = (of_rows[rows] for of_rows in self._last)
         return places.masked_fill(rows[:, None] < 0, 0), *others
-
-
-add_setting(
-    "kl_confidence",
-    "rule options",
-    float,
-    default=0.9,
-    noun="a probability",
-    maximum=1,
-    is_swept=True,
-    help="With `kl_threshold`: the probability that a token must exceed.",
-)
-add_setting(
-    "kl_history_length",
-    "rule options",
-    int,
-    default=2,
-    minimum=1,
-    is_swept=True,
-    help="With `kl_threshold`: for how many passes a prediction must be stable.",
-)

@@ -12,7 +12,7 @@ import torch
 from hf_dparallel import CertaintyForcingConfig, DiffusionGenerationConfig, DiffusionGenerationOutput
 from hf_dparallel.cli import COMMANDS
 from hf_dparallel.cli.train_command import ARGUMENTS
-from hf_dparallel_rules.settings import what_is_meant
+from hf_dparallel_rules.settings import suggest
 
 from .helpers import make_llada
 
@@ -53,7 +53,7 @@ def test_names_of_others_are_answered_with_ours(heading, command):
                 ours[name].add(setting.partition("=")[0])
     assert len(ours) >= 10
     for name, settings_of_ours in ours.items():
-        assert settings_of_ours & set(re.findall(r"`(\w+)`", what_is_meant(name, flags))), name
+        assert settings_of_ours & set(re.findall(r"`(\w+)`", suggest(name, flags))), name
 
 
 def test_settings_of_training_exist():

@@ -172,16 +172,6 @@ def test_rules_import_torch_at_most():
         assert {target.partition(".")[0] for target in targets} <= {*sys.stdlib_module_names, "torch"}, name
 
 
-METHODS = ("hf_dparallel_rules.rules", "hf_dparallel.generation.revision")
-
-
-def test_methods_are_imported_by_their_folder_only():
-    for name in MODULES:
-        for target in imported_modules(name, inside_functions=True, for_types=True):
-            folder = target.rpartition(".")[0]
-            assert folder not in METHODS or name.startswith(folder), f"{name} imports {target}"
-
-
 def test_the_page_for_readers_has_the_layers_and_the_files():
     """Each line of its picture is one layer or a part of one, and what is left out is below or beside the method."""
     page = (ROOT / "docs" / "read_the_code.md").read_text()

@@ -220,7 +220,7 @@ def test_a_row_is_decoded_with_the_settings_of_its_method_alone(monkeypatch, tmp
         rows += comparison.rows()
     assert decoders[0] == decoders[1]
     assert rows[0]["nfe"] == rows[1]["nfe"] and rows[0]["num_tokens"] == rows[1]["num_tokens"]
-    assert decoders[0].cache_implementation is None and decoders[0].max_active_blocks == 1
+    assert decoders[0].cache_implementation == "none" and decoders[0].max_active_blocks == 1
     assert decoders[0].eos_token_ids == [1, 5] and decoders[0].temperature == 0
 
 

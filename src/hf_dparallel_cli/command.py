@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from hf_dparallel_rules.settings import what_is_meant
+from hf_dparallel_rules.settings import suggest
 
 from .environment import import_command, quieten, set_variables
 
@@ -130,7 +130,7 @@ class Command(click.Command):
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            meant = what_is_meant(error.option_name.lstrip("-"), self.flags)
+            meant = suggest(error.option_name.lstrip("-"), self.flags)
             raise click.NoSuchOption(error.option_name, f"{error.message} {meant}".rstrip(), ctx=ctx) from error
         if not ctx.resilient_parsing:
             self._name_words(ctx)
@@ -192,7 +192,7 @@ class Command(click.Command):
         for key, value in values.items():
             flag = self.flags.get(str(key).replace("-", "_"))
             if flag is None:
-                remedy = what_is_meant(str(key), self.flags) or f"Remove `{key}`."
+                remedy = suggest(str(key), self.flags) or f"Remove `{key}`."
                 raise click.UsageError(f"{source} has `{key}`, which is not a flag of this command. {remedy}")
             if value is None or (isinstance(value, list) and not flag.multiple):
                 raise click.UsageError(f"`{key}` in {source} needs one value, got {value}")

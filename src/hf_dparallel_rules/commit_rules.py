@@ -7,10 +7,10 @@ each row that has one, the most certain or the first, so that decoding always en
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from .settings import SETTINGS, THRESHOLD, Config, add_setting
+from .settings import SETTINGS, Setting
 
 
 if TYPE_CHECKING:
@@ -18,9 +18,24 @@ if TYPE_CHECKING:
 
 # By its name, because importing torch takes seconds.
 Tensor: TypeAlias = "torch.Tensor"
-_RULES: dict[str, Any] = {}
+# By its setting, each commit rule.
+RULES: dict[str, Any] = {}
 # About the least number of float32.
 _LEAST = -3e38
+
+
+class Config(Protocol):
+    """A resolved configuration, as rules read it. Every setting is an attribute."""
+
+    max_new_tokens: int
+    block_length: int
+    max_active_blocks: int
+    min_commits: int
+    denoising_steps: int
+    commit_order: str
+
+    def commit_rule(self) -> str | None:
+        """Returns the name of the commit rule that is set."""
 
 
 class Prediction(Protocol):
@@ -48,7 +63,7 @@ class Canvas(Protocol):
     whole_blocks: bool
 
 
-def commit_rule(name: str, type: type, help: str, **fields: Any) -> Callable:
+def commit_rule(name: str, type: type, help: str, *, options: Iterable[Setting] = (), **fields: Any) -> Callable:
     """Registers a commit rule under the setting `name`, which configurations, commands and docs then know.
 
     The decorated function is called as `function(prediction, masked, value)`. A rule that must remember something
@@ -57,11 +72,13 @@ def commit_rule(name: str, type: type, help: str, **fields: Any) -> Callable:
 
     Args:
         name, type, help, fields: the setting, see [`Setting`].
+        options: further settings of the rule.
     """
 
     def register(function: Any) -> Any:
-        add_setting(name, "rule", type, help, is_swept=True, **{"counts_as": (THRESHOLD,)} | fields)
-        _RULES[name] = function
+        RULES[name] = function
+        SETTINGS[name] = Setting(name, "rule", type, help, **fields)
+        SETTINGS.update({option.name: option for option in options})
         return function
 
     return register
@@ -72,7 +89,7 @@ def make_rule(config: Config, canvas: Canvas) -> Callable:
     name = config.commit_rule()
     if name is None:
         return most_confident
-    function, value = _RULES[name], getattr(config, name)
+    function, value = RULES[name], getattr(config, name)
     remembering = function(config, canvas) if isinstance(function, type) else None
 
     def rule(prediction: Prediction, masked: Tensor) -> Tensor:
@@ -85,19 +102,6 @@ def make_rule(config: Config, canvas: Canvas) -> Callable:
         return accepted
 
     return rule
-
-
-def check_rule(config: Config) -> None:
-    """Runs the `check` of the commit rule of a configuration, if the rule has one."""
-    check = getattr(_RULES.get(config.commit_rule() or ""), "check", None)
-    if check is not None:
-        check(config)
-
-
-def rules_of_one_pass() -> dict[str, Callable]:
-    """Returns the rules that read only the predictions of a pass, so that decoders of other packages can call them."""
-    functions = {name: rule for name, rule in _RULES.items() if not isinstance(rule, type)}
-    return {name: rule for name, rule in functions.items() if "revision" not in SETTINGS[name].counts_as}
 
 
 def _in_first_block_too(accepted: Tensor, canvas: Canvas, prediction: Prediction, masked: Tensor) -> Tensor:

@@ -1,18 +1,18 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The settings of decoding: one table, from which the configuration, the commands, the server and the docs follow.
 
-Commit rules and ways to revise add their own entries. This module imports neither torch nor transformers.
+Each commit rule adds its own row. This module imports neither torch nor transformers.
 """
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Protocol
+from typing import Any, get_args, get_origin
 
 
-# The kinds of settings, in the order in which settings are listed.
-KINDS = {
+# The groups of settings, in the order in which settings are listed.
+GROUPS = {
     "length": "Canvas",
     "rule": "Commit rules, at most one of them",
     "rule options": "Options of commit rules",
@@ -39,7 +39,8 @@ _OUR_NAMES = {
     "sampler_config": "entropy_bound",
     **dict.fromkeys(("alg", "remasking", "remasking_strategy"), "denoising_steps` or another commit rule"),
     **dict.fromkeys(("minimal_topk", "num_to_transfer"), "min_commits"),
-    "dual_cache": "cache_implementation",
+    **dict.fromkeys(("use_cache", "dual_cache"), "cache_implementation"),
+    "do_sample": "temperature",
     "mask_id": "mask_token_id",
     **dict.fromkeys(("eos_id", "stopping_criteria_idx"), "eos_token_id"),
     "eos_early_stop": "stop_at_eos",
@@ -60,8 +61,6 @@ _OUR_NAMES = {
     "batch_size": "per_device_train_batch_size",
     "epochs": "num_train_epochs",
 }
-# The group of the rules that commit as many tokens as fit, which several blocks at once and revision need.
-THRESHOLD = "threshold"
 # No setting makes sense above it, and neither arithmetic in float32 nor memory is safe there.
 _LARGEST = 1_000_000
 
@@ -93,66 +92,39 @@ class Setting:
 
     Args:
         name (`str`): its name.
-        kind (`str`): one of `KINDS`.
-        type (`type`): `int`, `float`, `bool` or `str`; `list` for token ids or texts, one or several, and `object` for
-            values of another class, which `items` names.
-        help (`str`): what it does, in one or two sentences.
+        group (`str`): one of `GROUPS`.
+        type (`type`): `int`, `float`, `bool`, `str`, `list[int]`, `list[str]` or `list[list[int]]`; `object` for
+            anything.
+        help (`str`): one or two sentences.
         default (`Any`, *optional*): the value if nobody sets it.
-        off (`Any`, *optional*): the value at which it does nothing; also the default, unless `default` is given.
         minimum, maximum (`float`, *optional*): the range of a number.
         above_minimum (`bool`): whether the minimum itself is not allowed.
-        noun (`str`): what a value is, for messages.
-        items (`type` or `str`): the type of the items of a `list`; `list` for lists of one token id.
         choices (`tuple`): the allowed values of a `str`.
+        noun (`str`): the name of a value, for messages.
         source (`str`): link to the paper it is from.
-        is_swept (`bool`): whether it trades accuracy for speed, so that several values of it are worth comparing.
-        counts_as (`tuple`): groups that it belongs to, which others may need or exclude.
-        needs, not_with (`tuple`): the settings or groups that it requires, and those that it contradicts.
-        model (`dict`): abilities that the model must have ([`~compatibility.ABILITIES`]), each with the error
-            otherwise, as the end of a sentence about the setting. `{model}` is the name of its class, `{longest}` the
-            longest sequence that it was trained for.
-        schedule_of (`str`): for a commit rule that spreads tokens over passes, the setting with their number. If no
-            rule is set, this rule gets the same value, for one token in each pass.
     """
 
     name: str
-    kind: str
-    type: type
+    group: str
+    type: Any
     help: str
     default: Any = None
-    off: Any = None
     minimum: float = 0
     maximum: float = _LARGEST
     above_minimum: bool = False
-    noun: str = ""
-    items: Any = int
     choices: tuple[str, ...] = ()
+    noun: str = ""
     source: str = ""
-    is_swept: bool = False
-    counts_as: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
-    not_with: tuple[str, ...] = ()
-    model: dict[str, str] = field(default_factory=dict)
-    schedule_of: str = ""
-
-    def is_on(self, value: Any) -> bool:
-        """Returns whether the setting does something at this value."""
-        return value not in (None, self.off)
 
     @property
     def changes_answer(self) -> bool:
         """Returns whether another value can change the tokens of an answer, or its passes."""
-        return self.kind not in ("output", "tokens", "compile")
+        return self.group not in ("output", "tokens", "compile")
 
     @property
     def has_flag(self) -> bool:
-        """Returns whether commands have a flag for the setting."""
+        """Returns whether commands have a flag for the setting, and requests to the server a field."""
         return self.changes_answer and self.type in (int, float, bool, str)
-
-    @property
-    def is_requestable(self) -> bool:
-        """Returns whether a request to the server may set it."""
-        return self.has_flag and self.kind != "stopping" or self.name == "stop_at_eos"
 
     @property
     def rule(self) -> str:
@@ -166,11 +138,6 @@ class Setting:
             return ("a positive integer" if self.minimum == 1 else "0 or a positive integer") + upper
         upper = upper and f" and{upper}"
         return f"{self.noun or 'a number'} {'above' if self.above_minimum else 'of at least'} {self.minimum:g}{upper}"
-
-    @property
-    def way_without(self) -> str:
-        """Returns how to turn the setting off, for messages: by a value if there is one, since a recipe may set it."""
-        return f"set `{self.name}={self.off!r}`" if self.off is not None else f"leave `{self.name}` out"
 
     def read(self, value: Any) -> Any:
         """Returns a value as a type of Python, or raises a [`SettingError`] if it is not allowed."""
@@ -193,71 +160,36 @@ class Setting:
             is_number = isinstance(value, int | float if self.type is float else int) and not isinstance(value, bool)
             in_range = is_number and self.minimum <= value <= self.maximum
             return in_range and not (self.above_minimum and value == self.minimum)
-        if self.type is list:
-            return all(map(self._allows_item, value if isinstance(value, list | tuple) else [value]))
-        if self.type is object:
-            return self.items in {one.__name__ for one in type(value).__mro__}
+        if get_origin(self.type) is list:
+            (item_type,) = get_args(self.type)
+            return all(_allows_item(item, item_type) for item in (value if isinstance(value, list) else [value]))
         return isinstance(value, self.type)
 
-    def _allows_item(self, item: Any) -> bool:
-        if self.items is list:
-            return isinstance(item, list) and [type(token) for token in item] == [int]
-        return isinstance(item, self.items) and not isinstance(item, bool)
+
+def settings_of(*groups: str) -> tuple[str, ...]:
+    """Returns the names of the settings of these groups."""
+    return tuple(name for name, setting in SETTINGS.items() if setting.group in groups)
 
 
-class Config(Protocol):
-    """A resolved configuration, as checks and commit rules read it. Every setting is an attribute."""
-
-    max_new_tokens: int
-    min_new_tokens: int
-    block_length: int
-    block_origin: str
-    max_active_blocks: int
-    min_commits: int
-    denoising_steps: int
-    commit_order: str
-    suppress_tokens: list[int]
-    is_infilling: bool
-
-    def is_on(self, name: str) -> bool:
-        """Returns whether a setting is set, to a value that does something."""
-
-    def commit_rule(self) -> str | None:
-        """Returns the name of the commit rule that is set."""
-
-
-SETTINGS: dict[str, Setting] = {}
-
-
-def add_setting(name: str, kind: str, type: type, help: str, **fields: Any) -> None:
-    """Adds a [`Setting`] to the table, or replaces the one of its name."""
-    fields.setdefault("default", fields.get("off"))
-    SETTINGS[name] = Setting(name, kind, type, help, **fields)
-
-
-def settings_of(*kinds: str) -> tuple[str, ...]:
-    """Returns the names of the settings of these kinds."""
-    return tuple(name for name, setting in SETTINGS.items() if setting.kind in kinds)
-
-
-def settings_called(name: str) -> tuple[str, ...]:
-    """Returns the settings that a name in `needs` or `not_with` stands for: the setting itself, or a group."""
-    return (name,) if name in SETTINGS else tuple(one for one in SETTINGS if name in SETTINGS[one].counts_as)
-
-
-def what_is_meant(name: str, known: Collection[str] = ()) -> str:
+def suggest(name: str, known: Collection[str] = ()) -> str:
     """Returns a hint at the `known` name (by default, of a setting) that an unknown one means, or an empty text."""
     ours = re.match(r"\w+", _OUR_NAMES.get(name) or "")
     if name in _OUR_NAMES and (not known or ours is None or ours[0] in known):
-        return name_of_ours(name, name)
+        return our_name_for(name, name)
     close = get_close_matches(name, known or SETTINGS, n=1)
     return f"Did you mean `{close[0]}`?" if close else ""
 
 
-def name_of_ours(name: str, value: Any) -> str:
-    """Returns a sentence that names the setting to use instead of one that decoding does not have."""
+def our_name_for(name: str, value: Any) -> str:
+    """Returns advice on a setting of another package: our name for it, or to remove it."""
     ours = _OUR_NAMES.get(name)
     return f"Use `{ours.format(value=value)}` for `{name}`." if ours else f"Remove `{name}`."
+
+
+def _allows_item(item: Any, type_: Any) -> bool:
+    if type_ == list[int]:  # a word of one token
+        return isinstance(item, list) and [type(token) for token in item] == [int]
+    return isinstance(item, type_) and not isinstance(item, bool)
 
 
 def _as_python(value: Any) -> Any:
@@ -274,92 +206,100 @@ def _shortened(value: Any) -> str:
     return text if len(text) <= 80 else text[:80] + "..."
 
 
-# A setting per row: its type and values, its relations to others, its help.
 # fmt: off
-add_setting("max_new_tokens", "length", int, default=256, off=0,
-    help="Length of the canvas, the mask tokens after the prompt. 0 appends none: the mask tokens inside the prompt "
-    "are filled in (infilling).")
-add_setting("block_length", "length", int, default=32, minimum=1, is_swept=True,
-    model={"has_room": "is more than the {longest} tokens that {model} was trained for, which decodes whole blocks",
-           "takes_blocks": "is not that of {model}, which counts blocks by itself or chooses experts for them"},
-    help="Tokens of a block; blocks are decoded from left to right. The last one may be shorter. "
-    "Block-causal models have a default of their own.")
-add_setting("block_origin", "length", str, off="sequence", choices=("sequence", "answer"),
-    model={"has_blocks": "is for models whose attention has blocks: in {model} they follow the prompt anyway",
-           "moves_blocks": "would move the blocks that {model} counts by itself or chooses experts for"},
-    help="Where block-causal models count blocks from: the first token of the prompt, or of the answer (`\"answer\"`: "
-    "a block then ends where the prompt ends, and the first one of the prompt may be shorter).")
-add_setting("min_commits", "rule options", int, off=1, minimum=1, is_swept=True,
-    help="With any rule: at least this many tokens in each pass, the most confident ones.")
-add_setting("max_active_blocks", "blocks", int, off=1, minimum=1, is_swept=True,
-    needs=(THRESHOLD,), source="https://huggingface.co/papers/2601.07568",
-    model={"has_open_past": "opens a block after one that is not decided, which {model} does not see"},
-    help="How many blocks may be decided at the same time. Above 1, the next block opens before the last open one is "
-    "decided; this needs a commit rule with a threshold.")
-add_setting("block_add_threshold", "blocks", float, default=0.5, noun="a fraction", above_minimum=True, maximum=1,
-    is_swept=True,
-    help="Fraction of the last open block to decide before the next one opens. At most one opens in a pass.")
-add_setting("temperature", "sampling", float, off=0.0, is_swept=True,
-    help="0 takes the likeliest token; above 0, tokens are sampled. Certainty is always measured at temperature 1.")
-add_setting("do_sample", "sampling", bool, off=False,
-    help="`False` is a temperature of 0; `True` without a temperature is a temperature of 1.")
-add_setting("top_k", "sampling", int, off=0, help="Sample only among this many likeliest tokens; 0 means all.")
-add_setting("top_p", "sampling", float, off=1.0, noun="a probability", above_minimum=True, maximum=1,
-    help="Sample only among the likeliest tokens that together have this probability.")
-add_setting("repetition_penalty", "processing", float, off=1.0, minimum=0.01, maximum=100,
-    help="Lowers the scores of tokens that the row already has, prompt included. 1 changes nothing.")
-add_setting("min_new_tokens", "processing", int, off=0, needs=("max_new_tokens",),
-    help="No answer ends before it has this many tokens.")
-add_setting("suppress_tokens", "processing", list, off=[], noun="a list of token ids",
-    help="Tokens that are never committed.")
-add_setting("bad_words_ids", "processing", list, off=[], items=list,
-    noun="a list of lists of one token id each (a word of several tokens cannot be kept out)",
-    help="Words that are never committed, each a list of one token id. A word of several tokens is refused: tokens "
-    "are committed in any order, so such a word can come together in a single pass.")
-add_setting("use_cache", "cache", bool, default=False, off=True,
-    help="An explicit `False` turns off the caches and the suffix window of recipe and model. `True` changes nothing.")
-add_setting("cache_implementation", "cache", str, choices=("prefix", "dual", "block"),
-    source="https://huggingface.co/papers/2505.22618",
-    model={"takes_cache": "needs a model of this package (see `hf-dparallel models`), which {model} is not",
-           "fits_attention": "is not for the attention of {model}: \"block\" is for block-causal models and exact, "
-           "\"prefix\" and \"dual\" approximate for all others",
-           "keeps_activations": "needs `model.eval()`: in training, activation checkpointing drops keys and "
-           "values"},
-    help="Keep keys and values: `\"prefix\"` before the open block, `\"dual\"` also after it, both approximate; "
-    "`\"block\"`, the default of block-causal models, is exact. Unset: every pass computes the whole sequence.")
-add_setting("cache_refresh_interval", "cache", int, minimum=1, is_swept=True, needs=("cache_implementation",),
-    model={"sees_all": "refreshes an approximation, but the cache of {model} is exact"},
-    help="With a cache: recompute everything for each new block, and again after this many passes in it. 1 is exact.")
-add_setting("suffix_length", "cache", int, is_swept=True, not_with=("compile_config",),
-    source="https://huggingface.co/papers/2508.14148",
-    model={"sees_all": "leaves out masks after the open blocks, but {model} computes none of them anyway",
-           "hides_padding": "hides masks of some rows, by an attention mask that {model} ignores"},
-    help="Masks after the open blocks that a pass computes and sees; by default all. Fewer are faster, and an "
-    "approximation.")
-add_setting("stop_at_eos", "stopping", bool, default=True,
-    help="Whether a row ends once an end token and everything before it are decided. The rest is padding.")
-add_setting("stop_strings", "stopping", list, off=[], noun="a string or a list of strings", items=str,
-    needs=("max_new_tokens",),
-    help="A row ends with the first of these strings. Needs `tokenizer=` in `generate`.")
-add_setting("num_return_sequences", "output", int, off=1, minimum=1, needs=("temperature",),
-    help="Answers to each prompt, next to one another. Needs sampling: without it all of them are equal.")
-add_setting("output_certainty", "output", bool, off=False,
-    help="Whether to return entropy, confidence and candidates of every masked token at every pass. Runs the head on "
-    "the whole canvas, which is slower.")
-add_setting("return_dict_in_generate", "output", bool, off=False,
-    help="Whether to return a `DiffusionGenerationOutput` instead of the sequences only.")
-add_setting("mask_token_id", "tokens", int, noun="a token id (an integer)",
-    model={"has_mask_token": "is not for {model}, whose noise is random tokens"},
-    help="The mask token; by default the model's, then the tokenizer's.")
-add_setting("eos_token_id", "tokens", list, noun="a token id or a list of token ids",
-    help="The token, or list of tokens, that ends an answer.")
-add_setting("pad_token_id", "tokens", int, noun="a token id (an integer)",
-    help="The token after the end of an answer.")
-add_setting("bos_token_id", "tokens", int, noun="a token id (an integer)",
-    help="Only a record: decoding does not use it.")
-add_setting("compile_config", "compile", object, noun="a transformers.CompileConfig", items="CompileConfig",
-    model={"is_native": "compiles forward passes of this package, and {model} has one of its own"},
-    help="A `transformers.CompileConfig`: runs the forward pass through `torch.compile`. Prompts are then padded to "
-    "multiples of 64 columns and batches to powers of two, so that few shapes are compiled.")
-add_setting("disable_compile", "compile", bool, help="Ignores `compile_config`.")
+_ROWS = (
+    Setting("max_new_tokens", "length", int, default=256,
+        help="Length of the canvas, the mask tokens after the prompt. 0 appends none: the mask tokens inside the "
+        "prompt are filled in (infilling)."),
+    Setting("block_length", "length", int, default=32, minimum=1,
+        help="Tokens of a block; blocks are decoded from left to right. The last one may be shorter. "
+        "Block-causal models have a default of their own."),
+    Setting("block_origin", "length", str, default="sequence", choices=("sequence", "answer"),
+        help="Where block-causal models count blocks from: the first token of the prompt, or of the answer "
+        '(`"answer"`: a block then ends where the prompt ends, and the first one of the prompt may be shorter).'),
+    Setting("min_commits", "rule options", int, default=1, minimum=1,
+        help="With any rule: at least this many tokens in each pass, the most confident ones."),
+    Setting("commit_order", "rule options", str, default="confidence", choices=("confidence", "left_to_right"),
+        help='With `denoising_steps`: the most confident tokens first, or the first ones (`"left_to_right"`).'),
+    Setting("max_active_blocks", "blocks", int, default=1, minimum=1,
+        source="https://huggingface.co/papers/2601.07568",
+        help="How many blocks may be decided at the same time. Above 1, the next block opens before the last open "
+        "one is decided; this needs a commit rule with a threshold."),
+    Setting("block_add_threshold", "blocks", float, default=0.5, noun="a fraction", above_minimum=True, maximum=1,
+        help="Fraction of the last open block to decide before the next one opens. At most one opens in a pass."),
+    Setting("editing_threshold", "revision", float, default=1.0, noun="a probability", maximum=1,
+        source="https://huggingface.co/papers/2602.08676",
+        help="Editing, for models trained for it: replace decided tokens of the open block where the model predicts "
+        "another with more than this probability. 1 replaces nothing. Needs a commit rule with a threshold."),
+    Setting("max_post_steps", "revision", int, default=16, maximum=256,
+        help="With `editing_threshold`: passes that look for edits after the last mask of a block is decided. The "
+        "block is left earlier if a pass finds no edit."),
+    Setting("revocation_threshold", "revision", float, default=0.0, noun="a probability", maximum=1,
+        source="https://huggingface.co/papers/2507.18578",
+        help="Verified commits: predict each decided token of the open block again from all others, and mask it "
+        "where its probability is below this. Needs a commit rule with a threshold, which may then be bolder."),
+    Setting("max_denoising_steps", "revision", int, minimum=1,
+        help="Renoising, for models whose noise is random tokens: at most this many passes over a canvas. Each "
+        "decides all tokens again; those that the commit rule does not accept become random tokens."),
+    Setting("t_max", "revision", float, default=0.8, above_minimum=True,
+        help="With `max_denoising_steps`: the temperature of the first pass. It falls evenly from pass to pass."),
+    Setting("t_min", "revision", float, default=0.4,
+        help="With `max_denoising_steps`: the temperature that the last passes come close to."),
+    Setting("stop_entropy", "revision", float, default=0.005, noun="a number of nats",
+        help="With `max_denoising_steps`: a canvas is decided before the last pass if the mean entropy of its tokens "
+        "is below this, and its likeliest tokens stay the same."),
+    Setting("stability_threshold", "revision", int, default=1,
+        help="With `max_denoising_steps`: for how many passes the likeliest tokens must have stayed the same."),
+    Setting("temperature", "sampling", float, default=0.0,
+        help="0 takes the likeliest token; above 0, tokens are sampled. Certainty is always measured at "
+        "temperature 1."),
+    Setting("top_k", "sampling", int, default=0, help="Sample only among this many likeliest tokens; 0 means all."),
+    Setting("top_p", "sampling", float, default=1.0, noun="a probability", above_minimum=True, maximum=1,
+        help="Sample only among the likeliest tokens that together have this probability."),
+    Setting("repetition_penalty", "processing", float, default=1.0, minimum=0.01, maximum=100,
+        help="Lowers the scores of tokens that the row already has, prompt included. 1 changes nothing."),
+    Setting("min_new_tokens", "processing", int, default=0,
+        help="No answer ends before it has this many tokens."),
+    Setting("suppress_tokens", "processing", list[int], default=[], noun="a list of token ids",
+        help="Tokens that are never committed."),
+    Setting("bad_words_ids", "processing", list[list[int]], default=[],
+        noun="a list of lists of one token id each (a word of several tokens cannot be kept out)",
+        help="Words that are never committed, each a list of one token id. A word of several tokens is refused: "
+        "tokens are committed in any order, so such a word can come together in a single pass."),
+    Setting("cache_implementation", "cache", str, default="none", choices=("none", "prefix", "dual", "block"),
+        source="https://huggingface.co/papers/2505.22618",
+        help='Keep keys and values: `"prefix"` before the open block, `"dual"` also after it, both approximate; '
+        '`"block"`, the default of block-causal models, is exact. With `"none"` every pass computes the whole '
+        "sequence."),
+    Setting("cache_refresh_interval", "cache", int, minimum=1,
+        help="With a cache: recompute everything for each new block, and again after this many passes in it. 1 is "
+        "exact."),
+    Setting("suffix_length", "cache", int, source="https://huggingface.co/papers/2508.14148",
+        help="Masks after the open blocks that a pass computes and sees; by default all. Fewer are faster, and an "
+        "approximation."),
+    Setting("stop_at_eos", "stopping", bool, default=True,
+        help="Whether a row ends once an end token and everything before it are decided. The rest is padding."),
+    Setting("stop_strings", "stopping", list[str], default=[], noun="a string or a list of strings",
+        help="A row ends with the first of these strings. Needs `tokenizer=` in `generate`."),
+    Setting("num_return_sequences", "output", int, default=1, minimum=1,
+        help="Answers to each prompt, next to one another. Needs sampling: without it all of them are equal."),
+    Setting("output_certainty", "output", bool, default=False,
+        help="Whether to return entropy, confidence and candidates of every masked token at every pass. Runs the "
+        "head on the whole canvas, which is slower."),
+    Setting("return_dict_in_generate", "output", bool, default=False,
+        help="Whether to return a `DiffusionGenerationOutput` instead of the sequences only."),
+    Setting("mask_token_id", "tokens", int, noun="a token id (an integer)",
+        help="The mask token; by default the model's, then the tokenizer's."),
+    Setting("eos_token_id", "tokens", list[int], noun="a token id or a list of token ids",
+        help="The token, or list of tokens, that ends an answer."),
+    Setting("pad_token_id", "tokens", int, noun="a token id (an integer)",
+        help="The token after the end of an answer."),
+    Setting("bos_token_id", "tokens", int, noun="a token id (an integer)",
+        help="Only a record: decoding does not use it."),
+    Setting("compile_config", "compile", object, noun="a transformers.CompileConfig",
+        help="A `transformers.CompileConfig`: runs the forward pass through `torch.compile`. Prompts are then padded "
+        "to multiples of 64 columns and batches to powers of two, so that few shapes are compiled."),
+    Setting("disable_compile", "compile", bool, help="Ignores `compile_config`."),
+)
 # fmt: on
+SETTINGS = {row.name: row for row in _ROWS}

@@ -662,7 +662,7 @@ def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, quest
     monkeypatch.setattr("hf_dparallel.cli.calibrate_command.evaluate_answers", evaluate_answers)
     assert hf("calibrate", *flags)[0] == 0
     reference, candidate = seen[:2]
-    assert reference.denoising_steps == 8 and reference.cache_implementation is None
+    assert reference.denoising_steps == 8 and reference.cache_implementation == "none"
     assert reference.temperature == 0 and reference.max_active_blocks == 1
     assert candidate.cache_implementation == "dual" and candidate.max_active_blocks == 2
     assert DiffusionGenerationConfig.from_pretrained("out").cache_implementation == "dual"

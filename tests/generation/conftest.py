@@ -15,6 +15,6 @@ from ..pages import ROOT
 @pytest.fixture(scope="module")
 def klass():
     """Lets a module decode with `kl_threshold`."""
-    with patch.dict(SETTINGS), patch.dict(commit_rules._RULES):
+    with patch.dict(SETTINGS), patch.dict(commit_rules.RULES):
         runpy.run_path(str(ROOT / "examples" / "klass_rule.py"))
         yield

@@ -10,6 +10,7 @@ from transformers import AutoModelForMaskedLM, GenerationConfig
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
+from hf_dparallel_rules.settings import SETTINGS, settings_of
 
 from ..helpers import make_sdar
 
@@ -104,19 +105,22 @@ def test_use_cache_says_something_only_where_it_is_refused(tiny_llada, tmp_path)
     refused = {"use_cache": False}
     assert resolve(tiny_llada, recipe).cache_implementation == "dual"
     # With the cache go its settings.
-    for name in ("cache_implementation", "cache_refresh_interval", "suffix_length"):
-        assert getattr(resolve(tiny_llada, recipe, **refused), name) is None
+    without = resolve(tiny_llada, recipe, **refused)
+    assert (without.cache_implementation, without.cache_refresh_interval, without.suffix_length) == (
+        "none",
+        None,
+        None,
+    )
     above = resolve(tiny_llada, recipe, cache_implementation="prefix")
     assert above.suffix_length is above.cache_refresh_interval is None
     # Callers of all models pass True.
     tiny_llada.generation_config = DiffusionGenerationConfig(use_cache=False)
-    assert (
-        resolve(tiny_llada, DiffusionGenerationConfig(use_cache=True), cache_implementation="dual").use_cache is None
-    )
-    assert resolve(tiny_llada, DiffusionGenerationConfig(use_cache=True)).use_cache is False
+    given = DiffusionGenerationConfig(use_cache=True)
+    assert resolve(tiny_llada, given, cache_implementation="dual").cache_implementation == "dual"
+    assert resolve(tiny_llada, given).cache_implementation == "none"
     # What comes from a model's configuration is about its training.
     (tmp_path / "generation_config.json").write_text(json.dumps({"_from_model_config": True, **refused}))
-    assert DiffusionGenerationConfig.from_pretrained(tmp_path).use_cache is None
+    assert DiffusionGenerationConfig.from_pretrained(tmp_path).settings() == {}
 
 
 def test_one_token_per_pass_is_plain():
@@ -137,16 +141,9 @@ def test_one_token_per_pass_is_plain():
         "max_new_tokens": 16,
         "block_length": 8,
         "denoising_steps": 16,
-        "max_active_blocks": 1,
-        "revocation_threshold": 0.0,
-        "editing_threshold": 1.0,
-        "min_commits": 1,
-        "commit_order": "confidence",
-        "temperature": 0.0,
-        "do_sample": False,
-        "top_k": 0,
-        "top_p": 1.0,
-        "use_cache": False,
+        **{name: SETTINGS[name].default for name in settings_of("rule options", "blocks", "sampling")},
+        **{name: SETTINGS[name].default for name in settings_of("revision") if SETTINGS[name].default is not None},
+        "cache_implementation": "none",
         "eos_token_id": 3,
     }
 
@@ -156,9 +153,9 @@ def test_settings_follow_from_a_block_causal_model():
     resolved = resolve(model)
     assert (resolved.block_length, resolved.cache_implementation) == (8, "block")
     assert resolve(model, resolved).settings() == resolved.settings()
-    assert resolve(model, use_cache=False).cache_implementation is None
+    assert resolve(model, use_cache=False).cache_implementation == "none"
     # What other recipes are compared with has the cache, which is exact.
     assert resolve(model, resolved.one_token_per_pass()).cache_implementation == "block"
     assert resolve(model, model.generation_config, block_length=4).block_length == 4
     model.train().activation_checkpointing_enable()
-    assert resolve(model).cache_implementation is None
+    assert resolve(model).cache_implementation == "none"

@@ -97,4 +97,4 @@ def test_each_row_is_in_one_pass_with_its_open_blocks_and_what_predicts_them(mak
     planner.plan = checked
     decode_three_rows(decoder)
     # Where there is a cache, rows that enter a block are computed apart from the others.
-    assert (2 in num_passes) == (config.cache_implementation is not None)
+    assert (2 in num_passes) == (config.cache_implementation != "none")

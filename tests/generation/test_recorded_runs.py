@@ -506,7 +506,7 @@ def further_rules(klass):
     def commit_lowest(prediction, masked, count):
         return commit_by_count(-prediction.entropy, masked, masked.new_tensor(count, dtype=int).expand(len(masked)))
 
-    with patch.dict(SETTINGS), patch.dict(commit_rules._RULES):
+    with patch.dict(SETTINGS), patch.dict(commit_rules.RULES):
         commit_rule("capped_confidence", float, help="A threshold.", noun="a probability", maximum=1)(commit_capped)
         commit_rule("lowest_entropies", int, help="How many.")(commit_lowest)
         yield

@@ -17,7 +17,7 @@ from transformers import GenerationConfig, pipeline
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel_rules.settings import KINDS, SETTINGS, SettingError
+from hf_dparallel_rules.settings import GROUPS, SETTINGS, SettingError
 
 from ..helpers import make_llada, make_tokenizer, read_json, refuses
 
@@ -84,7 +84,7 @@ def layers(draw):
 
 
 def test_the_strategies_know_every_setting():
-    by_hand = {"temperature", "do_sample", "use_cache", "cache_implementation", "cache_refresh_interval"}
+    by_hand = {"temperature", "cache_implementation", "cache_refresh_interval"}
     assert VALUES.keys() | RULES.keys() | by_hand | {"compile_config"} == SETTINGS.keys()
 
 
@@ -127,14 +127,18 @@ def test_the_first_explicit_value_counts(keywords, config, adapter, base):
         assert getattr(resolved, name) == (SETTINGS[name].default if expected is None else expected), name
     assert resolved.commit_rule() == (rule or "denoising_steps")
     assert getattr(resolved, resolved.commit_rule()) == (first_explicit(rule, sources) if rule else length)
-    # The first source that says whether tokens are sampled.
-    wishes = [s.get("do_sample", s["temperature"] > 0 if "temperature" in s else None) for s in sources]
-    samples = next((wish for wish in wishes if wish is not None), False)
-    assert resolved.do_sample is samples and (resolved.temperature > 0) is samples
+    # The first source that says whether tokens are sampled; as a keyword, with the temperature of a recipe.
+    words = [{"do_sample", "temperature"} & s.keys() for s in sources]
+    says = next((s for s, word in zip(sources, words, strict=True) if word), {})
+    temperature = says.get("temperature", 1.0) if says.get("do_sample", True) else 0.0
+    if says is keywords and says.get("do_sample") and "temperature" not in says:
+        below = [s.get("temperature", 1.0 if s.get("do_sample") else 0.0) * s.get("do_sample", True) for s in sources]
+        temperature = next(filter(None, below[1:]), 1.0)
+    assert resolved.temperature == (temperature if says else 0.0)
     # The first source that names a cache or turns it off; `use_cache=True` says nothing.
     cached = ["cache_implementation" in s or s.get("use_cache") is False for s in sources]
     first = cached.index(True) if any(cached) else len(sources) - 1
-    assert resolved.cache_implementation == sources[first].get("cache_implementation")
+    assert resolved.cache_implementation == sources[first].get("cache_implementation", "none")
     # Below it, what approximates for speed belongs to another cache.
     assert resolved.suffix_length == first_explicit("suffix_length", sources[: first + 1])
 
@@ -157,7 +161,8 @@ def test_saving_keeps_what_is_set_and_what_is_not(layer):
         # The sampler of transformers always draws, so a recipe that is written in its words says so when it is read.
         is_in_its_words = "sampler_config" in read_json(Path(folder, "generation_config.json"))
         assert is_in_its_words <= ("max_denoising_steps" in layer and layer.get("do_sample") is not False)
-        expected = layer | ({"do_sample": True} if is_in_its_words else {})
+        sampled = {"temperature": layer.get("temperature", 1.0)} if is_in_its_words else {}
+        expected = DiffusionGenerationConfig(**layer).settings() | sampled
         assert DiffusionGenerationConfig.from_pretrained(folder).settings() == expected
 
 
@@ -216,7 +221,7 @@ def test_the_table_needs_neither_torch_nor_transformers():
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_every_setting_says_what_it_is(name):
     setting = SETTINGS[name]
-    assert setting.kind in KINDS and setting.help.endswith((".", "?"))
+    assert setting.group in GROUPS and setting.help.endswith((".", "?"))
     assert name in DiffusionGenerationConfig.__doc__
     assert setting.read(setting.default) == setting.default
     assert json.loads(json.dumps(setting.default)) == setting.default

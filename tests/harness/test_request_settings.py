@@ -8,7 +8,7 @@ import pytest
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.harness.request_settings import read_gen_kwargs, without_recipe
-from hf_dparallel_rules.settings import SETTINGS, THRESHOLD
+from hf_dparallel_rules.settings import SETTINGS
 
 from ..helpers import make_llada, make_tokenizer
 
@@ -55,17 +55,17 @@ def test_the_canvas_is_the_longest_answer(gen_kwargs, canvas):
 )
 def test_settings_without_a_recipe_leave_nothing_to_it(settings):
     values = {"do_sample": True, "temperature": 0.3, "cache_implementation": "prefix", "mask_token_id": 62}
-    settled = {name: one for name, one in SETTINGS.items() if one.changes_answer}
-    names = [name for name, one in settled.items() if one.kind != "rule"]
+    # What does not change an answer does not belong to a recipe.
+    names = [name for name, one in SETTINGS.items() if one.changes_answer and one.group != "rule"]
     given = settings | {"denoising_steps": 8} if "entropy_threshold" not in settings else settings
     alone = without_recipe(given)
     assert alone.items() >= given.items()
     assert {name for name in names if name not in alone} <= {
-        *("use_cache", "do_sample", *values, "cache_refresh_interval", "suffix_length"),
+        *(*values, "cache_refresh_interval", "suffix_length"),
         # Of models whose noise is random tokens, which decide nothing without it.
         "max_denoising_steps",
         # A schedule replaces them.
-        *(name for name in names if THRESHOLD in SETTINGS[name].needs),
+        *("max_active_blocks", "editing_threshold", "revocation_threshold"),
     }
     model = make_llada()
     plain = resolve(model, tokenizer=make_tokenizer(), **alone)

@@ -13,7 +13,7 @@ from rich.console import Console
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel_cli.command import Flags
-from hf_dparallel_rules.settings import SETTINGS, what_is_meant
+from hf_dparallel_rules.settings import SETTINGS, suggest
 
 from ..demo import NAMES
 from ..generation.compatibility import longest_sequence
@@ -124,7 +124,7 @@ class Chat:
         elif command == "/help":
             say(HELP)
         else:
-            meant = what_is_meant(command, _COMMANDS)
+            meant = suggest(command, _COMMANDS)
             note(" ".join(filter(None, [f"Unknown command {command}.", meant, "/help shows the commands."])))
         return True
 
@@ -157,7 +157,7 @@ class Chat:
     def _set(self, name: str, text: str) -> None:
         value = yaml.safe_load(text)
         if name not in SETTINGS:
-            raise ValueError(f"Unknown setting {name}. {what_is_meant(name)}".rstrip())
+            raise ValueError(f"Unknown setting {name}. {suggest(name)}".rstrip())
         if not SETTINGS[name].changes_answer:
             raise ValueError(f"`{name}` cannot be changed here.")
         config = self.config.updated(**{name: None if value in ("none", "None") else value})

@@ -24,7 +24,7 @@ from transformers import (
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
-from hf_dparallel_rules.settings import what_is_meant
+from hf_dparallel_rules.settings import suggest
 
 from ..data.dataset import prepare_dataset
 from ..data.prompts import has_texts
@@ -126,7 +126,7 @@ def read_arguments(words: Sequence[str]) -> tuple[DataArguments, CertaintyForcin
         raise click.UsageError(str(error)) from error
     if unknown:
         names = [each.name for kind in ARGUMENTS for each in fields(kind)]
-        meant = what_is_meant(unknown[0].lstrip("-").replace("-", "_"), names)
+        meant = suggest(unknown[0].lstrip("-").replace("-", "_"), names)
         problem = "No such option" if unknown[0].startswith("-") else "Unexpected argument"
         raise click.UsageError(f"{problem} {unknown[0]!r}. {meant}".rstrip())
     return tuple(arguments)

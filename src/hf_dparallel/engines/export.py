@@ -163,6 +163,7 @@ def _settings_of(engine: str, config: DiffusionGenerationConfig, model: PreTrain
     if engine == "sglang" and config.is_on("editing_threshold"):
         names = names | _EDITING
     for name, value in config.non_defaults().items():
-        if config.is_on(name) and name not in (*names.values(), *_OF_REQUESTS):
-            raise SettingError(name, value, f"is not supported by {engine}", f"{SETTINGS[name].way_without}.")
+        if name not in (*names.values(), *_OF_REQUESTS):
+            remedy = f"Leave it out, or set `{name}={SETTINGS[name].default!r}`."
+            raise SettingError(name, value, f"is not supported by {engine}", remedy)
     return {theirs: getattr(config, ours) for theirs, ours in names.items()}

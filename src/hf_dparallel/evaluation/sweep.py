@@ -4,7 +4,7 @@
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from hf_dparallel_rules.settings import SETTINGS, what_is_meant
+from hf_dparallel_rules.settings import SETTINGS, suggest
 
 
 _MAX_VALUES = 1000
@@ -23,10 +23,10 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
     ```
     """
     name, _, values = text.partition("=")
-    swept = [name for name, setting in SETTINGS.items() if setting.is_swept]
+    swept = [name for name, setting in SETTINGS.items() if setting.type in (int, float) and setting.has_flag]
     if name not in swept:
         rule = f"`sweep={text}` must start with one of {', '.join(swept)}, and an equals sign."
-        raise ValueError(f"{rule} {what_is_meant(name, swept)}".rstrip())
+        raise ValueError(f"{rule} {suggest(name, swept)}".rstrip())
     try:
         numbers = _range(values) if ":" in values else [Decimal(value) for value in values.split(",")]
         if not all(number.is_finite() for number in numbers):

@@ -178,7 +178,7 @@ class Answerer:
             "generation_config": {
                 name: value
                 for name, value in self.config.settings().items()
-                if SETTINGS[name].kind not in ("compile", "output")
+                if SETTINGS[name].group not in ("compile", "output")
             },
         }
 

@@ -1,13 +1,18 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Checks settings against one another and against the model, by the table of settings."""
+"""Checks settings against one another and against the model."""
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from transformers import PreTrainedModel
 
-from hf_dparallel_rules.settings import SETTINGS, Config, Setting, SettingError, settings_called
+from hf_dparallel_rules.settings import SETTINGS, SettingError
+
+
+# Settings that need a commit rule with a threshold: any but `denoising_steps`.
+NEED_THRESHOLD = ("max_active_blocks", "editing_threshold", "revocation_threshold")
+# The ways to revise decided tokens of the open blocks, by their settings.
+REVISIONS = ("revocation_threshold", "editing_threshold", "soft_threshold")
 
 
 def longest_sequence(model: PreTrainedModel) -> int | None:
@@ -39,83 +44,118 @@ def set_adapter(model: PreTrainedModel, name: str | None) -> None:
         model.set_adapter(name)
 
 
-# Abilities that settings need of a model, as functions of the model and the value of the setting.
-ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
-    "is_native": lambda model, value: model.is_native,
-    "takes_cache": lambda model, value: model.is_native or model.has_encoder,
-    "has_mask_token": lambda model, value: model.noise == "mask",
-    "has_random_noise": lambda model, value: model.noise == "uniform",
-    "sees_all": lambda model, value: model.attention == "full",
-    "has_blocks": lambda model, value: model.attention != "full",
-    "has_open_past": lambda model, value: model.attention != "causal_past",
-    "moves_blocks": lambda model, value: (
-        (model.takes_visibility or model.has_encoder) and getattr(model.config, "expert_capacity", None) is None
-    ),
-    "takes_blocks": lambda model, value: (
-        model.attention == "full" or ABILITIES["moves_blocks"](model, value) or value == model.block_length
-    ),
-    "hides_padding": lambda model, value: model.hides_padding,
-    "fits_attention": lambda model, value: (model.attention == "full") == (value != "block"),
-    "has_room": lambda model, value: model.attention == "full" or value <= (longest_sequence(model) or value),
-    "keeps_activations": lambda model, value: not (model.training and model.is_activation_checkpointing),
-    "takes_embeddings": lambda model, value: "inputs_embeds" in inspect.signature(model.forward).parameters,
-    "takes_visibility": lambda model, value: (
-        model.takes_visibility and "flash" not in str(model.config.get_text_config()._attn_implementation)
-    ),
-}
+def takes_cache(model: PreTrainedModel) -> bool:
+    """Returns whether a model can keep keys and values between passes."""
+    return model.is_native or model.has_encoder
 
 
-def check(config: Config, model: PreTrainedModel | None = None) -> None:
+def moves_blocks(model: PreTrainedModel) -> bool:
+    """Returns whether a block-causal model can count blocks of another length, or from another column."""
+    hides = model.takes_visibility or model.has_encoder
+    return hides and getattr(model.config, "expert_capacity", None) is None
+
+
+def check(config: Any, model: PreTrainedModel | None = None) -> None:
     """Raises a [`SettingError`] if settings of a resolved configuration contradict one another or the model."""
-    for setting in SETTINGS.values():
-        if config.is_on(setting.name):
-            _check_others(setting, config)
-            if model is not None:
-                _check_model(setting, config, model)
-    if config.min_new_tokens > config.max_new_tokens:
-        rule = f"must be at most `max_new_tokens={config.max_new_tokens}`"
-        raise SettingError("min_new_tokens", config.min_new_tokens, rule, "Raise `max_new_tokens`.")
-    if model is None:
-        return
-    of_class = type(model).__name__
+    _check_together(config)
+    if model is not None:
+        _check_model(config, model)
+
+
+def _check_together(config: Any) -> None:
+    def refuse(name: str, rule: str, remedy: str = "") -> NoReturn:
+        raise SettingError(name, getattr(config, name), rule, remedy)
+
+    length, block_length, rule = config.max_new_tokens, config.block_length, config.commit_rule()
+    if length == 0 and rule == "denoising_steps":
+        refuse("denoising_steps", "needs `max_new_tokens` other than 0", "Use a commit rule with a threshold.")
+    num_blocks = -(-length // block_length)
+    if rule == "denoising_steps" and not num_blocks <= config.denoising_steps <= length:
+        refuse(
+            "denoising_steps",
+            f"must be at least {num_blocks}, the number of blocks of {block_length}, and at most "
+            f"`max_new_tokens={length}`",
+            f"Use denoising_steps={min(max(config.denoising_steps, num_blocks), length)}. (A recipe counts where you "
+            "say nothing.)",
+        )
+    for name in NEED_THRESHOLD:
+        if config.is_on(name) and rule in (None, "denoising_steps"):
+            remedy = f"Set one such as `entropy_threshold`, or `{name}={SETTINGS[name].default}`."
+            refuse(name, "needs a commit rule with a threshold", remedy)
+    revising = [name for name in REVISIONS if config.is_on(name)]
+    if len(revising) > 1:
+        first, second, *_ = revising
+        refuse(second, f"does not go with `{first}={getattr(config, first)!r}`", "Leave one of the two out.")
+    for name in (*revising, "suffix_length"):
+        if config.is_on(name) and config.compile_config is not None:
+            refuse(name, "does not go with `compile_config`", "Leave one of the two out.")
+    if config.min_new_tokens > length:
+        refuse("min_new_tokens", f"must be at most `max_new_tokens={length}`", "Raise `max_new_tokens`.")
+    if config.stop_strings and length == 0:
+        refuse("stop_strings", "needs `max_new_tokens` other than 0", "Leave it out: masks are filled in any order.")
+    if config.cache_refresh_interval is not None and config.cache_implementation == "none":
+        refuse("cache_refresh_interval", "needs `cache_implementation`", "Set it, or leave the interval out.")
+    if config.num_return_sequences > 1 and config.temperature == 0:
+        refuse("num_return_sequences", "needs `temperature` above 0", "Without sampling all of them are equal.")
+
+
+def _check_model(config: Any, model: PreTrainedModel) -> None:
+    def refuse(name: str, rule: str, remedy: str = "Leave it out.") -> NoReturn:
+        raise SettingError(name, getattr(config, name), rule, remedy)
+
+    of_class, longest = type(model).__name__, longest_sequence(model)
+    sees_all, has_mask = model.attention == "full", model.noise == "mask"
+    if config.is_infilling and not sees_all:
+        rule = f"fills in mask tokens, but {of_class} does not see later blocks"
+        refuse("max_new_tokens", rule, "Append new tokens, or use a model with full attention.")
+    if not sees_all and longest is not None and config.block_length > longest:
+        rule = f"is more than the {longest} tokens that {of_class} was trained for, which decodes whole blocks"
+        refuse("block_length", rule)
+    if not sees_all and config.block_length != model.block_length and not moves_blocks(model):
+        refuse("block_length", f"is not that of {of_class}, which counts blocks by itself or chooses experts for them")
+    if config.block_origin == "answer" and sees_all:
+        refuse(
+            "block_origin", f"is for models whose attention has blocks: in {of_class} they follow the prompt anyway"
+        )
+    if config.block_origin == "answer" and not moves_blocks(model):
+        refuse("block_origin", f"would move the blocks that {of_class} counts by itself or chooses experts for")
+    if config.block_origin == "sequence" and not has_mask:
+        rule = f"is not for {of_class}, whose canvases begin after the prompt"
+        refuse("block_origin", rule, "Set `block_origin='answer'`, or leave it out.")
+    if config.max_active_blocks > 1 and model.attention == "causal_past":
+        refuse("max_active_blocks", f"opens a block after one that is not decided, which {of_class} does not see")
+    for name in ("denoising_steps", "soft_threshold", "editing_threshold", "revocation_threshold", "mask_token_id"):
+        if config.is_on(name) and not has_mask:
+            refuse(name, f"is not for {of_class}, which has no mask token and decides all tokens again in each pass")
+    if config.is_on("max_denoising_steps") and has_mask:
+        rule = f"is for models whose noise is random tokens, but {of_class} has a mask token"
+        refuse("max_denoising_steps", rule)
+    if config.is_on("soft_threshold") and "inputs_embeds" not in inspect.signature(model.forward).parameters:
+        refuse("soft_threshold", f"feeds mixtures of embeddings, but {of_class} takes no `inputs_embeds`")
+    implementation = str(model.config.get_text_config()._attn_implementation)
+    if config.is_on("revocation_threshold") and not (model.takes_visibility and "flash" not in implementation):
+        rule = f"hides tokens from some places of a pass, which {of_class} supports at most with "
+        refuse("revocation_threshold", rule + '`attn_implementation="sdpa"`', "Set `revocation_threshold=0.0`.")
+    if config.cache_implementation != "none":
+        if not takes_cache(model):
+            rule = f"needs a model of this package (see `hf-dparallel models`), which {of_class} is not"
+            refuse("cache_implementation", rule)
+        if sees_all == (config.cache_implementation == "block"):
+            rule = f'is not for the attention of {of_class}: "block" is for block-causal models and exact, "prefix" '
+            refuse("cache_implementation", rule + 'and "dual" approximate for all others')
+        if model.training and model.is_activation_checkpointing:
+            rule = "needs `model.eval()`: in training, activation checkpointing drops keys and values"
+            refuse("cache_implementation", rule)
+    if config.cache_refresh_interval is not None and not sees_all:
+        refuse("cache_refresh_interval", f"refreshes an approximation, but the cache of {of_class} is exact")
+    if config.suffix_length is not None and not sees_all:
+        refuse("suffix_length", f"leaves out masks after the open blocks, but {of_class} computes none of them anyway")
+    if config.suffix_length is not None and not model.hides_padding:
+        refuse("suffix_length", f"hides masks of some rows, by an attention mask that {of_class} ignores")
+    if config.compile_config is not None and not model.is_native:
+        refuse("compile_config", f"compiles forward passes of this package, and {of_class} has one of its own")
     for name in ("delete_token_id", "split_token_id"):
         token = getattr(model.config, name, None)
         if token is not None and token not in config.suppress_tokens:
             rule = f"lacks {token}, the `{name}` of {of_class}: decoding cannot delete or insert tokens"
-            raise SettingError("suppress_tokens", config.suppress_tokens, rule, f"Set `suppress_tokens=[{token}]`.")
-    if model.noise == "uniform" and config.block_origin == "sequence":
-        rule = f"is not for {of_class}, whose canvases begin after the prompt"
-        raise SettingError("block_origin", "sequence", rule, "Set `block_origin='answer'`, or leave it out.")
-    if model.attention != "full" and config.is_infilling:
-        rule = f"fills in mask tokens, but {of_class} does not see later blocks"
-        raise SettingError("max_new_tokens", 0, rule, "Append new tokens, or use a model with full attention.")
-
-
-def _check_others(setting: Setting, config: Config) -> None:
-    name, value = setting.name, getattr(config, setting.name)
-    for need in setting.needs:
-        candidates = settings_called(need)
-        if not any(map(config.is_on, candidates)):
-            choice = " or ".join(f"`{candidate}`" for candidate in candidates)
-            rule = f"needs {_spoken(need)}"
-            raise SettingError(name, value, rule, f"Set {choice}, or {setting.way_without}.")
-    for rival in setting.not_with:
-        for other in settings_called(rival):
-            if other != name and config.is_on(other):
-                rule = f"does not go with `{other}={getattr(config, other)!r}`"
-                raise SettingError(name, value, rule, f"{SETTINGS[other].way_without}, or {setting.way_without}.")
-
-
-def _spoken(need: str) -> str:
-    if need not in SETTINGS:
-        return f"a commit rule with a {need}"
-    off = SETTINGS[need].off
-    return f"`{need}`" if off is None else f"`{need}` other than {off!r}"
-
-
-def _check_model(setting: Setting, config: Config, model: PreTrainedModel) -> None:
-    value, name = getattr(config, setting.name), type(model).__name__
-    for ability, reason in setting.model.items():
-        if not ABILITIES[ability](model, value):
-            rule = reason.format(model=name, longest=longest_sequence(model))
-            raise SettingError(setting.name, value, rule, f"{setting.way_without}.")
+            refuse("suppress_tokens", rule, f"Set `suppress_tokens=[{token}]`.")

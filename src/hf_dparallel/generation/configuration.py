@@ -3,32 +3,25 @@
 
 import copy
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from inspect import cleandoc
+from inspect import cleandoc, formatannotation
 from typing import Any
 
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import CompileConfig, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.diffusion_gemma import DiffusionGemmaGenerationConfig
 from transformers.utils import logging
 
-from hf_dparallel_rules.commit_rules import check_rule
-from hf_dparallel_rules.settings import (
-    KINDS,
-    SETTINGS,
-    THRESHOLD,
-    SettingError,
-    name_of_ours,
-    settings_called,
-    settings_of,
-    what_is_meant,
-)
+from hf_dparallel_rules.settings import GROUPS, SETTINGS, SettingError, our_name_for, settings_of, suggest
 
-from .compatibility import ABILITIES, check, has_adapter
+from .compatibility import NEED_THRESHOLD, check, has_adapter, takes_cache
 
 
 logger = logging.get_logger(__name__)
 
+# Words of transformers that [`normalise`] reads, and the one that it writes into each file.
+_WORDS = ("do_sample", "use_cache")
+_VERSION = "transformers_version"
 # Values at which settings of left-to-right decoding do nothing: callers that serve all models pass them.
 _NEUTRAL = {
     name: value for name, value in GenerationConfig._get_default_generation_params().items() if name != "max_length"
@@ -42,6 +35,9 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     A setting that is `None` is unset: it is then taken from the active adapter's recipe, from the model's recipe,
     or from the default named here (see [`resolve`]).
+
+    Words of transformers count as these: `do_sample=False` is `temperature=0`, `do_sample=True` a temperature of 1
+    where none is set, and `use_cache=False` is `cache_implementation="none"` (`True` changes nothing).
 
     Args:
         {settings}
@@ -71,15 +67,14 @@ class DiffusionGenerationConfig(GenerationConfig):
         Keyword arguments override what was saved; a commit rule among them replaces the saved one.
         """
         config_dict = _of_transformers(config_dict)
-        saved = {name: value for name, value in config_dict.items() if name in SETTINGS and value is not None}
-        unused = sorted(name for name in config_dict.keys() - saved.keys() if config_dict[name] is not None)
-        unused = [name for name in unused if name[0] != "_" and name != "transformers_version"]
-        if unused:
-            logger.info(f"Settings of another sampler are not used by diffusion decoding: {', '.join(unused)}.")
         if config_dict.get("_from_model_config"):
             # The config of a model sets it for training, not for decoding.
-            saved.pop("use_cache", None)
-        return super().from_dict(_without_contradictions(saved, kwargs), **kwargs)
+            config_dict = config_dict | {"use_cache": None}
+        unused = [name for name in config_dict if name not in {*SETTINGS, *_WORDS, _VERSION}]
+        unused = sorted(name for name in unused if name[0] != "_" and config_dict[name] is not None)
+        if unused:
+            logger.info(f"Settings of another sampler are not used by diffusion decoding: {', '.join(unused)}.")
+        return super().from_dict(_without_replaced(normalise(config_dict), normalise(kwargs)), **kwargs)
 
     @classmethod
     def from_generation_config(cls, config: GenerationConfig) -> "DiffusionGenerationConfig":
@@ -91,8 +86,7 @@ class DiffusionGenerationConfig(GenerationConfig):
             config.validate()
             return config
         settings = _of_transformers(config.to_dict())
-        left_out = {name for name in settings if name.startswith("_") or name == "transformers_version"}
-        return cls(**{name: value for name, value in settings.items() if name not in left_out})
+        return cls(**{name: value for name, value in settings.items() if name[:1] != "_" and name != _VERSION})
 
     @classmethod
     def from_model_config(cls, model_config):
@@ -100,34 +94,28 @@ class DiffusionGenerationConfig(GenerationConfig):
         return cls()
 
     def validate(self, strict: bool = False, user_set_attributes: set[str] | None = None) -> None:
-        """Raises a [`SettingError`] for errors that do not depend on the model or the prompts."""
+        """Raises a [`SettingError`] for settings that are unknown, out of range, or two words about one thing."""
         _check_known(vars(self))
+        settings = self.settings()
         for name, value in vars(self).items():
             is_neutral = value is None or value is False or value == _NEUTRAL.get(name)
-            if name in SETTINGS:
-                SETTINGS[name].read(value)
-            elif name[0] != "_" and name != "transformers_version" and not is_neutral:
-                raise SettingError(name, value, "has no meaning in diffusion decoding", name_of_ours(name, value))
-        on = [name for name in settings_of("rule") if self.is_on(name)]
-        if len(on) > 1:
-            first, second, *_ = on
-            rule = f"and `{second}={getattr(self, second)}` are two commit rules"
-            raise SettingError(first, getattr(self, first), rule, "At most one can be set: remove one of them.")
-        if self.do_sample and self.temperature == 0:
-            raise SettingError("do_sample", True, "samples tokens and `temperature=0` does not", "Remove one of them.")
-        if self.use_cache is False and self.cache_implementation is not None:
-            rule = f"and `cache_implementation={self.cache_implementation!r}` contradict each other"
-            raise SettingError("use_cache", False, rule, "Remove one of them.")
-        check_rule(self)
+            if name not in {*settings, *_WORDS, _VERSION} and name[0] != "_" and not is_neutral:
+                raise SettingError(name, value, "has no meaning in diffusion decoding", our_name_for(name, value))
+        if not isinstance(self.compile_config, CompileConfig | None):
+            raise SettingError("compile_config", self.compile_config, f"must be {SETTINGS['compile_config'].rule}")
+        rules = [name for name in settings_of("rule") if name in settings]
+        if len(rules) > 1:
+            first, second, *_ = rules
+            rule = f"and `{second}={settings[second]}` are two commit rules"
+            raise SettingError(first, settings[first], rule, "At most one can be set: remove one of them.")
 
     def settings(self) -> dict[str, Any]:
-        """Returns the settings that are set, by name."""
-        # A rule that was registered later is no attribute of this config.
-        return {name: getattr(self, name) for name in SETTINGS if getattr(self, name, None) is not None}
+        """Returns the settings that are set, by name, with transformers' words in ours."""
+        return normalise(vars(self))
 
     def is_on(self, name: str) -> bool:
-        """Returns whether a setting exists, is set, and is not at its `off` value."""
-        return name in SETTINGS and SETTINGS[name].is_on(getattr(self, name, None))
+        """Returns whether a setting exists, is set, and differs from its default."""
+        return name in SETTINGS and getattr(self, name, None) not in (None, SETTINGS[name].default)
 
     def non_defaults(self) -> dict[str, Any]:
         """Returns the settings that change answers and differ from their defaults."""
@@ -136,29 +124,27 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     def commit_rule(self) -> str | None:
         """Returns the name of the commit rule that is set, or `None`."""
-        return next((name for name in settings_of("rule") if name in self.settings()), None)
+        return next((name for name in settings_of("rule") if getattr(self, name, None) is not None), None)
 
     def updated(self, **settings) -> "DiffusionGenerationConfig":
         """Returns a copy with these settings; `None` unsets one.
 
-        Leaves out old settings that contradict new ones: another commit rule, sampling or not sampling, a cache.
+        Leaves out old settings that new ones replace: another commit rule, the options of another cache.
         """
         kept = {name: value for name, value in self.settings().items() if name not in settings}
-        new = {name: value for name, value in settings.items() if value is not None}
-        return type(self)(**_without_contradictions(kept, new), **new)
+        return type(self)(**_merged(settings, [kept]))
 
     def one_token_per_pass(self) -> "DiffusionGenerationConfig":
         """Returns a copy that commits the likeliest token in each pass, without an approximate cache.
 
         Other recipes are compared with this one. `max_new_tokens` must be set.
         """
-        plain = {name: SETTINGS[name].off for name in settings_of("rule options", "blocks", "revision", "sampling")}
-        plain |= dict.fromkeys(name for name in settings_of("cache") if name != "use_cache")
-        if self.cache_implementation == "block":
-            plain["cache_implementation"] = "block"
-        else:
-            plain["use_cache"] = False
-        return self.updated(**plain, **one_at_a_time(self.settings()))
+        plain = {
+            name: SETTINGS[name].default for name in settings_of("rule options", "blocks", "revision", "sampling")
+        }
+        plain |= dict.fromkeys(settings_of("cache"))
+        plain["cache_implementation"] = "block" if self.cache_implementation == "block" else "none"
+        return self.updated(**plain, denoising_steps=self.max_new_tokens or None)
 
     def to_diff_dict(self) -> dict[str, Any]:
         """Returns the settings that differ from the defaults of [`~transformers.GenerationConfig`].
@@ -170,22 +156,17 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     def to_json_string(self, use_diff=True, ignore_metadata=False, keys_to_pop=None) -> str:
         """Returns the set settings as JSON, in transformers' names if its sampler supports all of them."""
-        unset = [name for name in SETTINGS if getattr(self, name, None) is None]
+        unset = [name for name in (*SETTINGS, "do_sample") if getattr(self, name, None) is None]
         write = super().to_json_string
         with suppress(ValueError):
             write = _for_transformers(self.settings()).to_json_string
-            unset.remove("confidence_threshold")
+            unset = [name for name in unset if name not in ("confidence_threshold", "do_sample")]
         return write(use_diff, ignore_metadata, [*(keys_to_pop or []), *unset])
 
     @property
     def compiles(self) -> bool:
         """Returns whether the forward pass is compiled."""
         return self.compile_config is not None and not self.disable_compile
-
-    @property
-    def revises(self) -> bool:
-        """Returns whether decided tokens of the open blocks may change."""
-        return any(map(self.is_on, settings_called("revision")))
 
     @property
     def is_infilling(self) -> bool:
@@ -220,8 +201,8 @@ def resolve(
     Returns the complete configuration of a call: every setting that decoding needs, special tokens included.
 
     Each setting has the value of the first of these that sets it: `kwargs`, `given`, the recipe of the active adapter,
-    the recipe of the model (`model.generation_config`), the default. A setting also replaces lower-priority settings
-    that conflict with it: another commit rule, sampling, or a cache. A resolved configuration resolves to itself.
+    the recipe of the model (`model.generation_config`), the default. A commit rule also replaces a rule of lower
+    priority, and a cache the options of another. A resolved configuration resolves to itself.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -237,7 +218,7 @@ def resolve(
         ValueError: for a setting that is unknown or out of range, settings that contradict one another, or if no mask
             token is known.
     """
-    values = _merged(DiffusionGenerationConfig(**kwargs), given, *model.recipes())
+    values = _merged(kwargs, _layers(given, *model.recipes()))
     names = ["eos_token_id", "pad_token_id", *(["mask_token_id"] if model.noise == "mask" else [])]
     for name in names:
         if name not in values:
@@ -245,22 +226,17 @@ def resolve(
     if model.noise == "mask" and values["mask_token_id"] is None:
         remedy = "Pass `mask_token_id=` to `generate`, or set `model.generation_config.mask_token_id`."
         raise SettingError("mask_token_id", None, "must be set by a config or the tokenizer", remedy)
-    samples = _samples(values)
-    values |= {"do_sample": bool(samples), "temperature": values.get("temperature", 1.0) if samples else 0.0}
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
     if model.attention != "full":
         defaults |= {"block_length": model.block_length, "block_origin": model.block_origin}
         # Activation checkpointing drops keys and values, so there is no cache then.
-        keeps_cache = not (model.training and model.is_activation_checkpointing)
-        if values.get("use_cache") is not False and keeps_cache and ABILITIES["takes_cache"](model, None):
+        if takes_cache(model) and not (model.training and model.is_activation_checkpointing):
             defaults["cache_implementation"] = "block"
     values = copy.deepcopy(defaults) | values
-    if "cache_implementation" in values:
-        del values["use_cache"]
     if values.get("disable_compile"):
         values.pop("compile_config", None)
     if not values.keys() & set(settings_of("rule")):
-        values |= one_at_a_time(values)
+        values["denoising_steps"] = values["max_new_tokens"] or None  # one token in each pass
         if getattr(model, "peft_config", None) and not has_adapter(model):
             logger.warning_once(
                 "`PeftModel` ignores the recipe of an adapter, so each pass commits one token. Load the adapter with "
@@ -273,47 +249,56 @@ def resolve(
     return config
 
 
-def one_at_a_time(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the commit rule (a setting and its value) that commits one token in each pass with these settings."""
-    schedules = {name: setting.schedule_of for name, setting in SETTINGS.items() if setting.schedule_of}
-    return {name: settings[length] for name, length in schedules.items() if settings.get(length)}
-
-
 def recipe_of(model: PreTrainedModel) -> DiffusionGenerationConfig:
     """Returns the recipe of the active adapter, completed by the recipe of the model."""
-    return DiffusionGenerationConfig(**_merged(*model.recipes()))
+    return DiffusionGenerationConfig(**_merged({}, _layers(*model.recipes())))
 
 
-def _merged(*layers: GenerationConfig | None) -> dict[str, Any]:
-    """Merges the settings of all layers. The first layer that sets a setting wins."""
-    values: dict[str, Any] = {}
+def normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings among these that are set, checked, with `do_sample` and `use_cache` in our words."""
+    ours = {name: row.read(settings[name]) for name, row in SETTINGS.items() if settings.get(name) is not None}
+    do_sample, use_cache = (settings.get(name) for name in _WORDS)
+    for name, value in zip(_WORDS, (do_sample, use_cache), strict=True):
+        if not isinstance(value, bool | None):
+            raise SettingError(name, value, "must be True or False")
+    if do_sample and ours.get("temperature") == 0:
+        raise SettingError("do_sample", True, "samples tokens and `temperature=0` does not", "Remove one of them.")
+    if do_sample is not None:
+        ours["temperature"] = ours.get("temperature", 1.0) if do_sample else 0.0
+    if use_cache is False:
+        if ours.get("cache_implementation", "none") != "none":
+            rule = f"and `cache_implementation={ours['cache_implementation']!r}` contradict each other"
+            raise SettingError("use_cache", False, rule, "Remove one of them.")
+        ours["cache_implementation"] = "none"
+    return ours
+
+
+def _layers(*configs: GenerationConfig | None) -> list[dict[str, Any]]:
+    given = [config for config in configs if config is not None]
+    return [DiffusionGenerationConfig.from_generation_config(config).settings() for config in given]
+
+
+def _merged(given: Mapping[str, Any], layers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Merges what a caller gave and the settings of all layers. The first that sets a setting wins."""
+    if given.get("do_sample") and given.get("temperature") is None:
+        temperatures = (layer.get("temperature") for layer in layers)
+        given = {**given, "temperature": next(filter(None, temperatures), None)}
+    values = DiffusionGenerationConfig(**given).settings()
     for layer in layers:
-        if layer is not None:
-            settings = DiffusionGenerationConfig.from_generation_config(layer).settings()
-            if settings.get("use_cache"):
-                del settings["use_cache"]  # callers of all models pass it; only `False` changes something
-            values |= _without_contradictions(settings, values)
+        values |= _without_replaced(layer, values)
     return values
 
 
-def _without_contradictions(settings: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings that `above` neither sets nor contradicts."""
-    dropped = set(above)
+def _without_replaced(settings: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings that `above` neither sets nor replaces: by another rule, or by another cache."""
+    replaced = set(above)
     if above.keys() & set(settings_of("rule")):
-        dropped |= set(settings_of("rule"))
-        if not above.keys() & set(settings_called(THRESHOLD)):
-            dropped |= {name for name, setting in SETTINGS.items() if THRESHOLD in setting.needs}
-    if _samples(above) is not None and _samples(settings) not in (None, _samples(above)):
-        dropped |= {"do_sample", "temperature"}
-    if above.get("use_cache") is False or above.get("cache_implementation") is not None:
-        dropped |= set(settings_of("cache"))
-    return {name: value for name, value in settings.items() if name not in dropped}
-
-
-def _samples(settings: dict[str, Any]) -> bool | None:
-    """Returns whether tokens are sampled, or `None` if no setting decides it."""
-    do_sample, temperature = settings.get("do_sample"), settings.get("temperature")
-    return do_sample if do_sample is not None else temperature and temperature > 0
+        replaced |= set(settings_of("rule"))
+    if "denoising_steps" in above:
+        replaced |= {name for name in NEED_THRESHOLD if settings.get(name) != SETTINGS[name].default}
+    if "cache_implementation" in above:
+        replaced |= set(settings_of("cache"))
+    return {name: value for name, value in settings.items() if name not in replaced}
 
 
 def _of_transformers(settings: dict[str, Any]) -> dict[str, Any]:
@@ -329,10 +314,10 @@ def _of_transformers(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _for_transformers(settings: dict[str, Any]) -> DiffusionGemmaGenerationConfig:
     """Returns the same settings for transformers, or raises a `ValueError` if its sampler cannot follow them."""
-    is_drawn = settings.get("do_sample") is not False and "max_denoising_steps" in settings
+    is_drawn = settings.get("temperature") != 0 and "max_denoising_steps" in settings
     if not is_drawn or "confidence_threshold" in settings:
         raise ValueError("The sampler of transformers always draws, denoises, and accepts tokens by their entropy.")
-    kept = {name: settings[name] for name in settings.keys() - {"entropy_bound", "stop_entropy", "do_sample"}}
+    kept = {name: settings[name] for name in settings.keys() - {"entropy_bound", "stop_entropy"}}
     bound = settings.get("entropy_bound")
     sampler = None if bound is None else {"_cls_name": "EntropyBoundSamplerConfig", "entropy_bound": bound}
     stop_entropy = settings.get("stop_entropy")
@@ -348,20 +333,21 @@ def special_token_id(name: str, *sources: Any) -> Any:
 def _check_known(settings: Iterable[str]) -> None:
     unknown = sorted(name or "''" for name in {*settings} - {*_KNOWN, *SETTINGS} if not name.startswith("_"))
     if unknown:
-        remedies = list(filter(None, map(what_is_meant, unknown))) or [
-            f"Diffusion decoding knows {', '.join(SETTINGS)}."
-        ]
+        remedies = list(filter(None, map(suggest, unknown))) or [f"Diffusion decoding knows {', '.join(SETTINGS)}."]
         raise ValueError(" ".join([f"Unknown generation setting(s): {', '.join(unknown)}.", *remedies]))
 
 
 def _describe_arguments() -> str:
-    """Returns the settings in the form of a docstring, by kind."""
+    """Returns the settings in the form of a docstring, by group."""
     wrapper = textwrap.TextWrapper(119, initial_indent=" " * 8, subsequent_indent=" " * 8, break_long_words=False)
     lines = []
-    for setting in (SETTINGS[name] for kind in KINDS for name in settings_of(kind)):
+    for setting in (SETTINGS[name] for group in GROUPS for name in settings_of(group)):
         default = f", defaults to `{setting.default!r}`" if setting.default is not None else ""
         text = f"{setting.help} ({setting.rule[0].upper()}{setting.rule[1:]}.) {setting.source}".strip()
-        lines += [f"    {setting.name} (`{setting.type.__name__}`, *optional*{default}):", *wrapper.wrap(text)]
+        lines += [
+            f"    {setting.name} (`{formatannotation(setting.type)}`, *optional*{default}):",
+            *wrapper.wrap(text),
+        ]
     return "\n".join(lines)
 
 

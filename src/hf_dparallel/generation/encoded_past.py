@@ -16,7 +16,7 @@ class EncodedPast(WholeCanvas):
 
     def __init__(self, canvas: Canvas, lead: int):
         super().__init__(canvas, lead)
-        self.keeps = canvas.config.cache_implementation is not None
+        self.keeps = canvas.config.cache_implementation != "none"
         # By row, the number of columns at its right end that are not stored.
         self._missing: dict[int, int] = {}
 

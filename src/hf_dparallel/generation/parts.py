@@ -1,14 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The parts of a decode: the interface of everything that the decoding loop calls and does not know."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedModel
 
 from .canvas import Canvas, RowState
-from .configuration import DiffusionGenerationConfig
 from .plan import Pass
 from .prediction import TokenPrediction
 
@@ -66,17 +64,3 @@ class RowPart:
     def leave(self, row_id: int) -> dict[str, Any]:
         """Runs when a row is finished or removed, and returns fields of its [`DecodedRow`]."""
         return {}
-
-
-# By setting, the factory of the part that acts while it is on.
-PARTS: dict[str, Callable[[DiffusionGenerationConfig], RowPart]] = {}
-
-
-def part_of(setting: str) -> Callable:
-    """Registers a class of parts, which are made as `cls(config)` if the setting is on."""
-
-    def register(cls: Callable[[DiffusionGenerationConfig], RowPart]) -> Callable:
-        PARTS[setting] = cls
-        return cls
-
-    return register

@@ -18,7 +18,7 @@ from .parts import RowPart
 from .plan import Blocks, Pass, WholeCanvas, Windows
 
 
-_PLANNERS = {None: WholeCanvas, "prefix": Windows, "dual": Windows, "block": Blocks}
+_PLANNERS = {"none": WholeCanvas, "prefix": Windows, "dual": Windows, "block": Blocks}
 
 
 class Runner:
@@ -35,7 +35,7 @@ class Runner:
         implementation = canvas.config.cache_implementation
         planner = EncodedPast if model.has_encoder else _PLANNERS[implementation]
         self.planner = planner(canvas, self.lead)
-        has_cache = implementation or model.has_encoder
+        has_cache = implementation != "none" or model.has_encoder
         self.cache = WindowCache(model.config.get_text_config().num_hidden_layers) if has_cache else None
         self._cached_rows: list[int] = []
         # The masks of passes over all rows, which hold as long as the same columns are seen.

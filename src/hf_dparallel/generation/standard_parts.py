@@ -2,7 +2,7 @@
 """The parts of a decode that its settings and the arguments of `generate` ask for."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,14 +16,24 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from hf_dparallel_rules.certainty import column_of, measure_certainty
-from hf_dparallel_rules.settings import SETTINGS, SettingError
+from hf_dparallel_rules.settings import SettingError
 
-from . import revision  # noqa: F401  (each way registers itself)
 from .configuration import DiffusionGenerationConfig
-from .parts import PARTS, Change, RowPart
+from .parts import Change, RowPart
 from .prediction import TokenPrediction
+from .revision.editing import Editing
+from .revision.renoise import Renoising
+from .revision.soft import SoftDecoding
+from .revision.verified import VerifiedCommits
 
 
+# The ways to revise decided tokens, by their settings.
+_REVISIONS: dict[str, Callable[[DiffusionGenerationConfig], RowPart]] = {
+    "revocation_threshold": VerifiedCommits,
+    "editing_threshold": Editing,
+    "soft_threshold": SoftDecoding,
+    "max_denoising_steps": Renoising,
+}
 # Enough to see the alternatives of a prediction.
 NUM_CANDIDATES = 5
 # By name, the value where there is no prediction, and the shape after (passes, tokens).
@@ -50,7 +60,7 @@ def make_parts(
     criteria = _all_criteria(stopping_criteria, config, tokenizer)
     processing = ScoreProcessing(config, logits_processor)
     wanted = [
-        *(PARTS[name](config) for name in SETTINGS if name in PARTS and config.is_on(name)),
+        *(part(config) for name, part in _REVISIONS.items() if config.is_on(name)),
         processing if processing else None,
         CertaintyHistory() if config.output_certainty else None,
         StopCheck(criteria) if criteria else None,

@@ -32,7 +32,7 @@ class RequestSettings:
     def fingerprint(self) -> str:
         """Writes all that affects the answer as text."""
         settings = self.resolved.settings()
-        settings = {name: settings[name] for name in settings if SETTINGS[name].kind not in ("output", "compile")}
+        settings = {name: settings[name] for name in settings if SETTINGS[name].group not in ("output", "compile")}
         return json.dumps([settings, self.until], sort_keys=True)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from lm_eval import tasks
 from lm_eval.tasks import TaskManager
 
-from hf_dparallel_rules.settings import what_is_meant
+from hf_dparallel_rules.settings import suggest
 
 from ..sandbox.programs import run_programs
 from .code_tasks import TASKS_FOLDER, is_sandboxed
@@ -36,7 +36,7 @@ def select_tasks(task_manager: TaskManager, names: Sequence[str], allow_code_exe
     for name in names:
         matches = task_manager.match_tasks([name])
         if not matches:
-            meant = what_is_meant(name, task_manager.all_tasks) or "`lm_eval ls tasks` lists them."
+            meant = suggest(name, task_manager.all_tasks) or "`lm_eval ls tasks` lists them."
             raise ValueError(f"There is no task {name!r}. {meant}")
         selected |= dict.fromkeys(matches)
     # Tasks of groups are checked when they are loaded.

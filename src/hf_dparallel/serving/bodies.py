@@ -10,7 +10,7 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 from pydantic_core import PydanticCustomError, from_json
 
-from hf_dparallel_rules.settings import SETTINGS, what_is_meant
+from hf_dparallel_rules.settings import SETTINGS, suggest
 
 
 @dataclass(eq=False)
@@ -270,7 +270,7 @@ def read_body(kind: type[Body], given: dict[str, Any]) -> tuple[ChatBody | TextB
 
 def requestable_settings() -> list[str]:
     """Returns the names of the generation settings that a request may have."""
-    return [name for name, setting in SETTINGS.items() if setting.is_requestable]
+    return [name for name, setting in SETTINGS.items() if setting.has_flag]
 
 
 def shortened(value: Any) -> str:
@@ -287,7 +287,7 @@ def _refusal(invalid: ValidationError, kind: type[Body]) -> RequestError:
     if error["type"] == "extra_forbidden" and len(error["loc"]) == 1:
         known = (*kind.model_fields, *requestable_settings())
         names = [name for name in known if name not in _WithoutEffect.model_fields]
-        hint = what_is_meant(field, names) or f"Fields: {', '.join(names)}."
+        hint = suggest(field, names) or f"Fields: {', '.join(names)}."
         return RequestError(f"Unknown field `{field}`. {hint}", field)
     if error["type"] in ("extra_forbidden", "unsupported"):
         return RequestError(f"`{field}={value}` is not supported. Leave it out.", field)

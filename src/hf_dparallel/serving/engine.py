@@ -265,10 +265,9 @@ def _settings_of_a_pass(config: DiffusionGenerationConfig) -> tuple[Any, ...]:
 
     Settings that a request cannot have are the same for all prompts.
     """
-    # Implied by the temperature and the cache.
-    idle = {"do_sample", "use_cache"} | ({"top_k", "top_p"} if config.temperature == 0 else set())
+    idle = ("top_k", "top_p") if config.temperature == 0 else ()
     return tuple(
         (name, value)
         for name, value in config.settings().items()
-        if SETTINGS[name].is_requestable and SETTINGS[name].is_on(value) and name not in idle
+        if SETTINGS[name].has_flag and value != SETTINGS[name].default and name not in idle
     )

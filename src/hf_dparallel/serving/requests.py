@@ -11,9 +11,9 @@ import jinja2
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_dparallel_rules.settings import SETTINGS, SettingError, settings_called
+from hf_dparallel_rules.settings import SETTINGS, SettingError
 
-from ..generation.compatibility import check, longest_sequence
+from ..generation.compatibility import REVISIONS, check, longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.inputs import check_prompts
 from .bodies import Body, ChatBody, RequestError, TextBody, read_body, shortened
@@ -164,8 +164,8 @@ def _compile(
         compiled = compile_schema(schema, served.tokenizer, served.model.config.vocab_size, config.eos_token_ids)
     except ValueError as error:
         raise RequestError(f"`{field}` cannot be answered: {error}", field) from error
-    for name in filter(config.is_on, settings_called("revision")):
-        off = SETTINGS[name].off
+    for name in filter(config.is_on, REVISIONS):
+        off = SETTINGS[name].default
         remedy = f"Leave out `{name}`." if off is None else f"Send `{name}={off}`."
         raise RequestError(f"`{field}` needs settings that revise no tokens. {remedy}", field)
     return compiled
@@ -198,10 +198,10 @@ def _read_settings(
 
 
 def _of_length(config: DiffusionGenerationConfig, max_new_tokens: int) -> DiffusionGenerationConfig:
-    """Returns the configuration with another length, and with schedules scaled to as many passes per token."""
-    schedules = {name: value for name, value in config.settings().items() if SETTINGS[name].schedule_of}
-    scaled = {name: -(-steps * max_new_tokens // config.max_new_tokens) for name, steps in schedules.items()}
-    return config.updated(max_new_tokens=max_new_tokens, **scaled)
+    """Returns the configuration with another length, and with a schedule scaled to as many passes per token."""
+    steps = config.denoising_steps
+    scaled = None if steps is None else -(-steps * max_new_tokens // config.max_new_tokens)
+    return config.updated(max_new_tokens=max_new_tokens, denoising_steps=scaled)
 
 
 def _read_prompt(

@@ -44,7 +44,7 @@ def render_page() -> tuple[str, dict[str, str]]:
 
     The content security policy allows only the page's own script, and connections to this server only.
     """
-    rules = {name: _slider(SETTINGS[name]) for name in settings_of("rule") if SETTINGS[name].is_requestable}
+    rules = {name: _slider(SETTINGS[name]) for name in settings_of("rule") if SETTINGS[name].has_flag}
     page = _TEMPLATE.read_text(encoding="utf-8").replace("__PASS_COLORS__", CSS)
     for place, data in {"__RULES__": rules, "__EXAMPLES__": EXAMPLES}.items():
         page = page.replace(place, json.dumps(data).replace("<", "\\u003c"))

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..data.dataset import TOKENIZED_COLUMNS, read_ids
-from ..generation.compatibility import ABILITIES
+from ..generation.compatibility import moves_blocks
 from .masking import Masking, Views
 from .objective import IGNORE_INDEX
 from .student import base_model
@@ -132,7 +132,7 @@ class DataCollatorForSemiAutoregressiveMasking(Masking):
         is_read = base.is_native or base.has_encoder
         self.require("attention", is_read, rule, "Load the model by the class of its family.")
         rule = f"would move the blocks that {type(base).__name__} chooses experts for"
-        is_free = self.block_origin != "answer" or ABILITIES["moves_blocks"](base, self.block_origin)
+        is_free = self.block_origin != "answer" or moves_blocks(base)
         self.require("block_origin", is_free, rule, "Leave it out.")
         length = base.block_length
         rule = f"is another than the model's: blocks of {type(base).__name__} have {length} tokens"

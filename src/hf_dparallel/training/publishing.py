@@ -13,8 +13,6 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import HubStrategy, has_length
 
-from hf_dparallel_rules.settings import SETTINGS
-
 from .._version import __version__
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
 from ..hub.card import TAGS
@@ -172,7 +170,7 @@ def student_recipe(trainer: PublishingMixin) -> DiffusionGenerationConfig:
         # The paper's threshold, for students of its method; what is not taught to be certain is a teacher.
         threshold = 0.5 if trainer.args.certainty_weight else None
         recipe = recipe.updated(entropy_threshold=threshold, block_length=masking.block_length)
-    elif SETTINGS[rule].schedule_of:
+    elif rule == "denoising_steps":
         return recipe  # steps of a canvas of its own
     if trainer.train_dataset is None:
         return recipe

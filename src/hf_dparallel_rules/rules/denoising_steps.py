@@ -1,13 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The rule of LLaDA: a fixed number of tokens in each pass."""
 
-from ..commit_rules import Canvas, Prediction, Tensor, commit_by_count, commit_rule
-from ..settings import Config, SettingError, add_setting
+from ..commit_rules import Canvas, Config, Prediction, Tensor, commit_by_count, commit_rule
 
 
-@commit_rule("denoising_steps", int, minimum=1, counts_as=(), schedule_of="max_new_tokens", needs=("max_new_tokens",),
-    source="https://huggingface.co/papers/2502.09992",
-    model={"has_mask_token": "spreads masks over passes, but {model} decides all tokens again in each pass"},
+@commit_rule("denoising_steps", int, minimum=1, source="https://huggingface.co/papers/2502.09992",
     help="Spread the tokens of the canvas evenly over this many passes, the most confident first. Without any rule, "
     "one token in each pass. Block-causal models may take more or fewer passes if prompt or answer end inside a "
     "block, or if a block's first token is committed alone.")  # fmt: skip
@@ -23,22 +20,6 @@ class Schedule:
             steps, length = round(steps * block_length / length), block_length
         self.counts = scheduled_counts(length, block_length, steps)
         self._table: Tensor | None = None
-
-    @staticmethod
-    def check(config: Config) -> None:
-        """Raises a [`SettingError`] if there are more blocks than passes, or more passes than tokens."""
-        if not config.max_new_tokens or config.block_length is None:
-            return
-        num_blocks, most = -(-config.max_new_tokens // config.block_length), config.max_new_tokens
-        if not num_blocks <= config.denoising_steps <= most:
-            raise SettingError(
-                "denoising_steps",
-                config.denoising_steps,
-                f"must be at least {num_blocks}, the number of blocks of {config.block_length}, and at most "
-                f"`max_new_tokens={most}`",
-                f"Use denoising_steps={min(max(config.denoising_steps, num_blocks), most)}. (A recipe counts where "
-                "you say nothing.)",
-            )
 
     def __call__(self, prediction: Prediction, masked: Tensor) -> Tensor:
         if self._table is None:
@@ -66,9 +47,3 @@ def scheduled_counts(max_new_tokens: int, block_length: int, denoising_steps: in
         steps, given = 1 + until_here - given, until_here
         counts.append([length // steps + (step < length % steps) for step in range(steps)])
     return counts
-
-
-# fmt: off
-add_setting("commit_order", "rule options", str, off="confidence", choices=("confidence", "left_to_right"),
-    help='With `denoising_steps`: the most confident tokens first, or the first ones (`"left_to_right"`).')
-# fmt: on

@@ -7,11 +7,10 @@ from hf_dparallel_rules.certainty import Certainty, measure_certainty
 
 from ..canvas import RowState
 from ..configuration import DiffusionGenerationConfig
-from ..parts import Change, RowPart, part_of
+from ..parts import Change, RowPart
 from ..prediction import TokenPrediction
 
 
-@part_of("editing_threshold")
 class Editing(RowPart):
     """Replaces decided tokens where the model, which sees them, now prefers others (LLaDA2.1).
 

@@ -9,12 +9,11 @@ import torch
 from ..canvas import RowState
 from ..configuration import DiffusionGenerationConfig
 from ..inputs import vocabulary_size
-from ..parts import Change, RowPart, part_of
+from ..parts import Change, RowPart
 from ..plan import Pass
 from ..prediction import TokenPrediction
 
 
-@part_of("max_denoising_steps")
 class Renoising(RowPart):
     """Denoises the open block of each row, a canvas, as a whole (DiffusionGemma).
 

@@ -5,12 +5,11 @@ import torch
 
 from ..canvas import RowState
 from ..configuration import DiffusionGenerationConfig
-from ..parts import Change, RowPart, part_of
+from ..parts import Change, RowPart
 from ..plan import Pass
 from ..prediction import TokenPrediction
 
 
-@part_of("soft_threshold")
 class SoftDecoding(RowPart):
     """Decides every decided token again, whatever its probability (DMax).
 

@@ -10,12 +10,11 @@ from hf_dparallel_rules.commit_rules import commit_by_count
 
 from ...attention_masks import as_attention_mask
 from ..configuration import DiffusionGenerationConfig
-from ..parts import Change, RowPart, part_of
+from ..parts import Change, RowPart
 from ..plan import Appended, Pass
 from ..prediction import TokenPrediction
 
 
-@part_of("revocation_threshold")
 class VerifiedCommits(RowPart):
     """Takes back decided tokens that the model finds improbable once it knows more of their block (WINO).
 
