@@ -52,30 +52,6 @@ def test_every_figure_that_is_off_is_named(regression, path):
                 figures[name] = kept
 
 
-def test_students_of_a_model_of_random_tokens_are_measured_and_a_second_run_measures_nothing_again(
-    monkeypatch, tmp_path, capsys
-):
-    students, output = ["consistency", "corrupted, certainty 2"], tmp_path / "new" / "results.jsonl"
-    sizes = ["--hidden=16", "--layers=1", "--teacher_steps=1", "--student_steps=1", "--num_problems=3"]
-    told = ["--num_trajectories=2", "--keep_all", "--seeds", "0", "--bounds", "9", "--students", *students]
-    argv = ["uniform_noise.py", "--folder", str(tmp_path), "--output", str(output), *sizes, *told]
-    monkeypatch.setattr(sys, "argv", argv)
-    monkeypatch.setattr("torch.set_num_threads", lambda number: None)
-    for _ in range(2):
-        script = runpy.run_path(str(BENCHMARKS / "uniform_noise.py"), run_name="__main__")
-    lines = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [(line["model"], line["bound"]) for line in lines] == [(name, 9.0) for name in ["teacher", *students]]
-    assert all(line["passes"] > 0 and line["well_formed"] == 0 for line in lines)
-    assert "| corrupted, certainty 2 |   9.0 |" in capsys.readouterr().out
-    for row in script["take"](50, 0, 2, held_out=True):
-        prompt, answer = row["prompt_ids"], row["completion_ids"][:-1]
-        assert script["is_well_formed"](prompt, answer)
-        assert not script["is_well_formed"](prompt, answer[:-1])
-        # Another result at the end than before it.
-        number = (answer[-2] - 3 + 1) % 21 + 3
-        assert not script["is_well_formed"](prompt, [*answer[:-2], number, answer[-1]])
-
-
 def test_the_comparison_with_an_autoregressive_model_runs(monkeypatch, tmp_path, capsys):
     sizes = ["--shape=tiny", "--batch_sizes=2", "--prompt_lengths=32", "--max_new_tokens=32", "--passes=8"]
     monkeypatch.setattr(sys, "argv", ["autoregressive.py", *sizes, "--output", str(tmp_path / "new" / "result.json")])

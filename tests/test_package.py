@@ -138,7 +138,7 @@ LAYERS = [
     ("hub",),
     ("engines",),
     ("training", "harness"),
-    ("demo", "_on_demand"),
+    ("demo", "_on_demand", "experimental"),
     # The face of the package: the public names.
     ("",),
     ("cli",),

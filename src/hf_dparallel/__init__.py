@@ -12,6 +12,9 @@ from hf_dparallel_rules.certainty import entropy_from_logits as entropy_from_log
 
 from . import demo as demo
 from ._version import __version__ as __version__
+from .experimental.diffusion_gemma.modeling import (
+    DiffusionGemmaForBlockDiffusion as DiffusionGemmaForBlockDiffusion,
+)
 from .generation.configuration import DiffusionGenerationConfig as DiffusionGenerationConfig
 from .generation.mixin import DiffusionGenerationMixin as DiffusionGenerationMixin
 from .generation.output import DiffusionGenerationOutput as DiffusionGenerationOutput
@@ -22,9 +25,6 @@ from .models.a2d.modeling_a2d import A2DLlamaForMaskedDiffusion as A2DLlamaForMa
 from .models.a2d.modeling_a2d import A2DQwen2ForMaskedDiffusion as A2DQwen2ForMaskedDiffusion
 from .models.a2d.modeling_a2d import A2DQwen3ForMaskedDiffusion as A2DQwen3ForMaskedDiffusion
 from .models.convert import convert_to_diffusion as convert_to_diffusion
-from .models.diffusion_gemma.modeling_diffusion_gemma import (
-    DiffusionGemmaForBlockDiffusion as DiffusionGemmaForBlockDiffusion,
-)
 from .models.dream.configuration_dream import DreamConfig as DreamConfig
 from .models.dream.modeling_dream import DreamForMaskedDiffusion as DreamForMaskedDiffusion
 from .models.dream.tokenization_dream import DreamTokenizer as DreamTokenizer

@@ -36,7 +36,6 @@ _OUR_NAMES = {
     "threshold": "confidence_threshold` or `entropy_threshold",
     "factor": "confidence_factor",
     "eb_threshold": "entropy_budget",
-    "sampler_config": "entropy_bound",
     **dict.fromkeys(("alg", "remasking", "remasking_strategy"), "denoising_steps` or another commit rule"),
     **dict.fromkeys(("minimal_topk", "num_to_transfer"), "min_commits"),
     **dict.fromkeys(("use_cache", "dual_cache"), "cache_implementation"),
@@ -238,18 +237,6 @@ _ROWS = (
         source="https://huggingface.co/papers/2507.18578",
         help="Verified commits: predict each decided token of the open block again from all others, and mask it "
         "where its probability is below this. Needs a commit rule with a threshold, which may then be bolder."),
-    Setting("max_denoising_steps", "revision", int, minimum=1,
-        help="Renoising, for models whose noise is random tokens: at most this many passes over a canvas. Each "
-        "decides all tokens again; those that the commit rule does not accept become random tokens."),
-    Setting("t_max", "revision", float, default=0.8, above_minimum=True,
-        help="With `max_denoising_steps`: the temperature of the first pass. It falls evenly from pass to pass."),
-    Setting("t_min", "revision", float, default=0.4,
-        help="With `max_denoising_steps`: the temperature that the last passes come close to."),
-    Setting("stop_entropy", "revision", float, default=0.005, noun="a number of nats",
-        help="With `max_denoising_steps`: a canvas is decided before the last pass if the mean entropy of its tokens "
-        "is below this, and its likeliest tokens stay the same."),
-    Setting("stability_threshold", "revision", int, default=1,
-        help="With `max_denoising_steps`: for how many passes the likeliest tokens must have stayed the same."),
     Setting("temperature", "sampling", float, default=0.0,
         help="0 takes the likeliest token; above 0, tokens are sampled. Certainty is always measured at "
         "temperature 1."),

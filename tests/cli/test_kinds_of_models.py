@@ -10,7 +10,7 @@ import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
 
-from ..helpers import make_diffusion_gemma, make_modernbert, make_sdar, make_tokenizer, read_json
+from ..helpers import make_modernbert, make_sdar, make_tokenizer, read_json
 from .helpers import answer, write_questions
 
 
@@ -62,38 +62,3 @@ def test_data_are_evaluated_calibrated_and_kept(hf, checkpoint, questions):
     assert recipe.entropy_threshold == 1 and recipe.cache_implementation in (None, "block")
     code, *_ = hf("trajectories", *flags, *DECODING, "--output_dir", "kept", "--json", "t.json")
     assert code == 0 and read_json("t.json")["num_kept"] == 2
-
-
-@pytest.mark.parametrize("checkpoint", [make_diffusion_gemma], indirect=True)
-def test_canvases_of_random_tokens_are_decoded_by_every_command(hf, checkpoint, questions, monkeypatch):
-    flags = ["--model", checkpoint, "--max_new_tokens", "9", "--max_denoising_steps", "3"]
-    code, text, err = hf("generate", *flags, "--prompt", PROMPT, "--json", "g.json")
-    assert code == 0, err
-    assert hf("generate", *flags, "--prompt", PROMPT, "--stream")[1] == text
-    code, out, _ = hf("inspect", *flags, "--prompt", PROMPT, "--json", "i.json")
-    assert code == 0 and out.splitlines()[-1] == text.strip()
-    assert read_json("i.json")["decodes"][0]["nfe"] == read_json("g.json")["nfe"] <= 9
-    monkeypatch.setattr(sys, "stdin", io.StringIO(PROMPT))
-    assert hf("chat", *flags)[0] == 0
-    assert hf("evaluate", *flags, *questions, "--json", "e.json")[0] == 0 and read_json("e.json")["nfe"] <= 9
-    pages = ["--figures", "figures", "--reward", "numeric", "--json", "f.json"]
-    assert hf("inspect", *flags, *questions, *pages)[0] == 0
-    assert list(read_json("f.json")["figures"]["methods"]) == ["entropy_bound=0.1"]
-    # The reference is the recipe, with what the flags change.
-    calibrate = ["--max_accuracy_drop", "0.9", "--confidence", "0.5", "--sweep", "entropy_bound=9,0.5"]
-    code, _, err = hf("calibrate", *flags, *questions, *calibrate, "--output_dir", "recipe", "--json", "c.json")
-    figures = read_json("c.json")
-    assert code == 0 and figures["reference"] == {"block_length": 4, "entropy_bound": 0.1}, err
-    # It is one that transformers reads.
-    assert read_json("recipe/generation_config.json")["sampler_config"]["entropy_bound"] in (9.0, 0.5)
-    for engine in ("sglang", "lmdeploy", "transformers"):
-        code, _, err = hf("export", checkpoint, "--engine", engine, "--output_dir", engine)
-        refusal = "no `auto_map`" if engine == "transformers" else "does not support DiffusionGemmaForBlockDiffusion"
-        assert code == 1 and refusal in err
-
-
-@pytest.mark.parametrize("checkpoint", [make_diffusion_gemma], indirect=True)
-def test_a_prompt_may_contain_the_mask_token_of_a_tokenizer_whose_model_has_none(hf, checkpoint):
-    Path("q.jsonl").write_text('{"question": "5 <mask> 6", "answer": "1"}')
-    flags = ["--model", checkpoint, "--max_new_tokens", "4", "--max_denoising_steps", "2"]
-    assert hf("evaluate", *flags, "--dataset", "q.jsonl", "--prompt_column", "question")[0] == 0

@@ -24,14 +24,11 @@ def add(canvas, rows: dict[int, list[int]]) -> None:
     canvas.add(list(rows), *left_padded(list(rows.values())))
 
 
-@pytest.mark.parametrize(
-    ("max_new_tokens", "whole_blocks", "completes_last"),
-    [(6, False, False), (6, True, False), (6, False, True), (0, False, False)],
-)
-def test_a_row_is_the_same_whatever_rows_enter_and_leave(max_new_tokens, whole_blocks, completes_last):
+@pytest.mark.parametrize(("max_new_tokens", "whole_blocks"), [(6, False), (6, True), (0, False)])
+def test_a_row_is_the_same_whatever_rows_enter_and_leave(max_new_tokens, whole_blocks):
     prompts = {0: [2, 3, MASK], 1: [4] * 9 + [MASK], 2: [MASK], 3: [5] * 6 + [MASK, 6]}
     attention = "block_causal" if whole_blocks else "full"
-    canvas = make_canvas(max_new_tokens, attention=attention, completes_last=completes_last)
+    canvas = make_canvas(max_new_tokens, attention=attention)
 
     def check(*row_ids):
         assert canvas.row_ids == list(row_ids)
@@ -39,7 +36,6 @@ def test_a_row_is_the_same_whatever_rows_enter_and_leave(max_new_tokens, whole_b
             prompt, start = prompts[row_id], canvas.prompt_start(row)
             length = len(prompt) + max_new_tokens
             length += -length % BLOCK if whole_blocks else 0
-            length += -max_new_tokens % BLOCK if completes_last else 0
             assert canvas.width - start == length
             first = len(prompt) // BLOCK * BLOCK if whole_blocks else len(prompt)
             # When infilling, blocks end where the prompt ends.

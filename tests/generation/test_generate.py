@@ -30,7 +30,6 @@ from ..helpers import (
     left_padded,
     make_a2d,
     make_block_a2d,
-    make_diffusion_gemma,
     make_dream,
     make_fast_dllm,
     make_llada,
@@ -41,11 +40,11 @@ from ..helpers import (
     make_sdar,
     make_word_tokenizer,
 )
-from .naive import Form, FrozenCache, naive_denoise, naive_generate, predict_whole
+from .naive import Form, FrozenCache, naive_generate, predict_whole
 
 
 BY_BLOCK = [make_sdar, make_llada2, make_block_a2d, make_fast_dllm, make_nemotron]
-MIXTURES = [make_llada2, make_llada_moe, make_rnd1, make_diffusion_gemma]
+MIXTURES = [make_llada2, make_llada_moe, make_rnd1]
 pytestmark = pytest.mark.usefixtures("klass")
 
 
@@ -158,29 +157,6 @@ def decode_cases(draw):
     return Case(make, layers, prompts, kwargs | revision, draw(st.integers(1, 3)), *end, forms)
 
 
-@st.composite
-def canvas_cases(draw):
-    """Settings of canvases of random tokens."""
-    token = st.integers(0, 61)
-    kwargs = {
-        "block_length": draw(st.sampled_from([1, 3, 4, 4, 7])),
-        "max_new_tokens": draw(st.integers(1, 14)),
-        "use_cache": draw(st.sampled_from([None, False])),
-        "do_sample": draw(st.sampled_from([True, True, False])),
-        "entropy_bound": draw(st.sampled_from([0.01, 0.5, 3.0])),
-        "max_denoising_steps": draw(st.integers(1, 6)),
-        "t_min": draw(st.sampled_from([0.05, 0.4])),
-        "t_max": draw(st.sampled_from([0.3, 0.8])),
-        "stop_entropy": draw(st.sampled_from([0.005, 0.5, 2.0])),
-        "stability_threshold": draw(st.integers(0, 2)),
-        "eos_token_id": draw(token | st.lists(token, min_size=2, max_size=4)),
-        "pad_token_id": draw(token),
-        "stop_at_eos": draw(st.booleans()),
-    }
-    prompts = draw(st.lists(st.lists(token, min_size=1, max_size=12), min_size=1, max_size=4))
-    return Case(make_diffusion_gemma, draw(st.integers(1, 3)), prompts, kwargs, draw(st.integers(1, 3)), *stops(draw))
-
-
 class Matcher(SimpleNamespace):
     """A form as the matcher and the vocabulary of a schema."""
 
@@ -231,8 +207,7 @@ def decoding(forms):
 
 
 def make_model(case):
-    name = "canvas_length" if case.make is make_diffusion_gemma else "block_length"
-    sizes = {name: case.kwargs["block_length"]} if case.make in [*BY_BLOCK, make_diffusion_gemma] else {}
+    sizes = {"block_length": case.kwargs["block_length"]} if case.make in BY_BLOCK else {}
     layers_name = "n_layers" if case.make is make_llada else "num_hidden_layers"
     model = case.make(**sizes, **{layers_name: case.layers}).double()
     if case.make in MIXTURES:
@@ -272,12 +247,6 @@ def check_case(case):
 
 def check_with_naive_loop(model, case, row, alone):
     kwargs, prompt = case.kwargs, case.prompts[row]
-    if case.make is make_diffusion_gemma:
-        naive = naive_denoise(model, prompt, generator=generators(row + 1)[row], ends=case.ends, **kwargs)
-        padding = [kwargs["pad_token_id"]] * (kwargs["max_new_tokens"] - len(naive[0]))
-        assert alone.sequences[0, len(prompt) :].tolist() == naive[0] + padding
-        assert (int(alone.nfe), int(alone.encoder_passes)) == naive[1:]
-        return
     predict = naive_prediction(model, case.layers, kwargs)
     if predict is None:
         return
@@ -407,15 +376,9 @@ def test_a_row_in_a_batch_equals_the_row_alone_and_the_naive_loop(case):
     check_case(case)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
-@given(canvas_cases())
-def test_a_canvas_of_random_tokens_in_a_batch_equals_the_row_alone_and_the_naive_loop(case):
-    check_case(case)
-
-
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None)
-@given(decode_cases() | canvas_cases())
+@given(decode_cases())
 def test_rows_are_independent_in_many_cases(case):
     check_case(case)
 

@@ -359,23 +359,6 @@ def check_soft(run, row):
     assert row.nfe == run["decode_calls"] == run["nfe_reported"] - 1
 
 
-# DiffusionGemma, with the numbers that were drawn.
-
-
-def denoising_settings(run):
-    params = run["params"]
-    named = {"stop_entropy" if name == "confidence_threshold" else name: value for name, value in params.items()}
-    # As the original has it: the end of text ends an answer.
-    ends = {"stop_at_eos": True, "eos_token_id": 241, "do_sample": run["greedy"] is None}
-    return ends | named
-
-
-def check_denoised(run, row):
-    expected = run["output_ids"]
-    assert row.tokens[: len(expected)].tolist() == expected and not row.tokens[len(expected) :].any()
-    assert (row.nfe, row.encoder_passes) == (run["calls_decoder"], run["calls_encoder"])
-
-
 # Verified commits (WINO, https://huggingface.co/papers/2507.18578), several blocks at once (d3LLM,
 # https://huggingface.co/papers/2601.07568: all but its end of an answer and its cache), and KLASS.
 
@@ -481,9 +464,6 @@ RECORDINGS = {
         "llada2/generation", 5, editing_settings, check_editing, by_function("dllm.LLaDA21Sampler")
     ),
     "soft": Recording("dmax/generation", 50, soft_settings, check_soft, has_one_token, 12),
-    "diffusion_gemma": Recording(
-        "diffusion_gemma/generation", 43, denoising_settings, check_denoised, by_function("transformers.generate")
-    ),
     "verified": Recording("wino/generation", 87, verified_settings, check_verified, sample=8),
     "several blocks": Recording("d3llm/generation", 60, several_blocks, check_all, sample=2),
     "klass": Recording("klass/generation", 16, klass_settings, check_all, has_one_block),

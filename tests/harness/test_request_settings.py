@@ -62,8 +62,6 @@ def test_settings_without_a_recipe_leave_nothing_to_it(settings):
     assert alone.items() >= given.items()
     assert {name for name in names if name not in alone} <= {
         *(*values, "cache_refresh_interval", "suffix_length"),
-        # Of models whose noise is random tokens, which decide nothing without it.
-        "max_denoising_steps",
         # A schedule replaces them.
         *("max_active_blocks", "editing_threshold", "revocation_threshold"),
     }

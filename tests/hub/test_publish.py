@@ -18,7 +18,7 @@ from hf_dparallel.hub import publish
 from hf_dparallel.hub.card import PICTURE_NAME
 from hf_dparallel.hub.facts import ModelFacts
 
-from ..helpers import edit_json, make_diffusion_gemma
+from ..helpers import edit_json
 from .helpers import BASE, RECIPE, TEACHER, save_adapter, save_bert
 from .server import Repository
 
@@ -300,20 +300,6 @@ def test_the_card_says_what_the_model_is(hub, adapter, tmp_path):
         "## Licence",
     ):
         assert text in re.sub(" +", " ", card.text)
-
-
-def test_the_card_of_a_model_of_random_tokens(hub, tmp_path):
-    model = make_diffusion_gemma()
-    model.generation_config = DiffusionGenerationConfig(max_denoising_steps=12)
-    model.save_pretrained(tmp_path)
-    (tmp_path / "training_summary.json").write_text(json.dumps({"is_native": True}))
-    push_model_to_hub(tmp_path, "user/student", base_model=BASE)
-    card, files = card_of(hub), hub.repository("user/student").files()
-    assert card.data.tags == ["dparallel", "diffusion-lm"]
-    assert "\nA diffusion language model" in card.text and "enable_diffusion_generation" not in card.text
-    assert "sampler_config" in json.loads(files["generation_config.json"])
-    again = AutoModelForMaskedLM.from_pretrained("user/student")
-    assert again.generation_config.max_denoising_steps == 12
 
 
 EXAMPLE = {"prompt": 'Say "5 | 6"\n```', "text": "5 6", "nfe": 2, "tokens_per_forward": 1.5}

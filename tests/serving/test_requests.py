@@ -9,9 +9,7 @@ import pytest
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.serving.bodies import ChatBody, RequestError, TextBody
-from hf_dparallel.serving.requests import ServedModel, _encode_chat, choose_model, read_request
-
-from ..helpers import make_diffusion_gemma, make_tokenizer
+from hf_dparallel.serving.requests import _encode_chat, choose_model, read_request
 
 
 CHAT = {"messages": [{"role": "user", "content": "How many pens ?"}]}
@@ -274,15 +272,3 @@ def test_a_template_may_refuse(served, monkeypatch):
     monkeypatch.setattr(served.tokenizer, "chat_template", "{{ raise_exception('roles must alternate') }}")
     with pytest.raises(RequestError, match="refuses the messages: roles must alternate"):
         chat(served)
-
-
-@pytest.mark.parametrize("fields", [{"response_format": {"type": "json_object"}}, TOOLS])
-def test_a_form_is_refused_where_no_token_stays(fields):
-    recipe = DiffusionGenerationConfig(max_new_tokens=8)
-    served = ServedModel("canvases", make_diffusion_gemma(), make_tokenizer(), recipe)
-    assert chat(served).config.max_denoising_steps == 48
-    with pytest.raises(
-        RequestError, match=f"`{next(iter(fields))}` needs tokens that stay .* Leave it out"
-    ) as refused:
-        chat(served, **fields)
-    assert refused.value.param == next(iter(fields))

@@ -12,12 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
-from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.serving.requests import ServedModel
 from hf_dparallel.serving.web_page import EXAMPLES, render_page
 
 from ..browser import NEEDS_BROWSER, set_window
-from ..helpers import make_diffusion_gemma, make_tokenizer
 from .helpers import PROBLEMS, Gate, alone, running, wait_for
 
 
@@ -391,16 +388,3 @@ def test_a_threshold_is_moved_until_the_answer_breaks(fake, driver):
     assert values == [None, 0.7, 1, 3, 0.7, 0.7] and sum("stream" not in body for body in fake.asked) == 1
     said = [message["content"] for message in fake.asked[-1]["messages"]]
     assert said == ["Count.", "line 0\nline 1\n", "More."]
-
-
-def test_canvases_of_random_tokens_are_not_asked_for_one_token_per_pass(driver):
-    recipe = DiffusionGenerationConfig(max_new_tokens=8, max_denoising_steps=2)
-    served = ServedModel("canvases", make_diffusion_gemma(), make_tokenizer(), recipe)
-    with running(served) as server:
-        page = Page(driver, server.url, width=1100)
-        page.find("#compare")[0].click()
-        assert page.texts(".settings option:checked") == ["canvases", "entropy_bound"] * 2
-        page.ask("5 6 7")
-        page.wait_for_answer(2)
-        assert all(page.texts(".answer"))
-        page.check(1100)

@@ -82,10 +82,7 @@ def recipes_to_try(
         describe(settings): resolve_settings(model, DiffusionGenerationConfig(**given | settings), tokenizer)
         for settings in candidates
     }
-    if model.noise == "mask":
-        original = next(iter(recipes.values())).one_token_per_pass()
-    else:
-        original = resolve_settings(model, DiffusionGenerationConfig(**given), tokenizer)
+    original = next(iter(recipes.values())).one_token_per_pass()
     told = ("block_length", *settings_of("rule"))
     reference = {name: value for name, value in original.settings().items() if name in told}
     return reference, {describe(reference): original, **recipes}

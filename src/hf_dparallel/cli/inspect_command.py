@@ -103,9 +103,8 @@ def make_plots(
         raise ValueError("`figures` draws answers, and `max_new_tokens=0` appends none. Set it to their length.")
     given = f"{rule}={getattr(recipe, rule)}"
     original = replace(answerer, generation_config=recipe.one_token_per_pass())
-    is_masked = answerer.model.noise == "mask"
-    methods: dict[str, tuple[Answerer, str | None]] = {"one token per pass": (original, None)} if is_masked else {}
-    if not methods or getattr(original.config, rule) != getattr(recipe, rule):
+    methods: dict[str, tuple[Answerer, str | None]] = {"one token per pass": (original, None)}
+    if getattr(original.config, rule) != getattr(recipe, rule):
         methods[given] = (answerer, None)
     if adapter is not None:
         methods[f"{given}, with adapter"] = (answerer, adapter)

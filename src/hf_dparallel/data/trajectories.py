@@ -248,5 +248,5 @@ def describe_teacher(answerer: Answerer) -> dict[str, Any]:
         "dtype": str(model.dtype),
         "adapters": sorted({name for x in layers if not x.disable_adapters for name in x.active_adapters}),
         "weights": model_hash(model),
-        **{f"generation_config.{name}": value for name, value in settings if SETTINGS[name].kind not in _NO_CHANGE},
+        **{f"generation_config.{name}": value for name, value in settings if SETTINGS[name].group not in _NO_CHANGE},
     }

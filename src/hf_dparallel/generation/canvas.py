@@ -110,8 +110,8 @@ class Canvas(RowTensors):
     Tensors have a line per row and a column per token, and rows end at the same column. Their width is a multiple of
     `width_multiple`, for code that is compiled for each width. Blocks follow the prompt. If `attention` is not "full",
     blocks may be counted from the first token of a row instead (`whole_blocks`): the end of the prompt may then share
-    the first block with new tokens, and further masks after the answer complete the last block, as they do with
-    `completes_last`. With `revises`, decided tokens of the open blocks may change.
+    the first block with new tokens, and further masks after the answer complete the last block. With
+    `revises`, decided tokens of the open blocks may change.
 
     With `first_alone`, the column before a block predicts the first token of the block, so this token does not depend
     on the rest of the block. It is decided alone, whatever its probability, as soon as its row enters the block, and
@@ -138,7 +138,6 @@ class Canvas(RowTensors):
         attention: str = "full",
         first_alone: bool = False,
         revises: bool = False,
-        completes_last: bool = False,
     ):
         self.config = config
         self.max_new_tokens = config.max_new_tokens
@@ -148,8 +147,6 @@ class Canvas(RowTensors):
         self.attention = attention
         self.whole_blocks = attention != "full" and config.block_origin == "sequence"
         self.first_alone = first_alone
-        # Masks after the answer that complete its last block.
-        self.num_beyond = -config.max_new_tokens % config.block_length if completes_last else 0
         # Whether every pass predicts masks of blocks that are not open yet.
         is_cut_off = config.suffix_length is not None or config.cache_implementation == "dual"
         self.predicts_ahead = attention == "full" and not is_cut_off
@@ -368,7 +365,7 @@ class Canvas(RowTensors):
 
     def _length(self, prompt_length: int) -> int:
         """Returns the number of columns of a row with a prompt of this length."""
-        length = prompt_length + self.max_new_tokens + self.num_beyond
+        length = prompt_length + self.max_new_tokens
         return length + (-length % self.config.block_length if self.whole_blocks else 0)
 
     def _block_start(self, row: int, block: int) -> int:
@@ -390,8 +387,8 @@ class Canvas(RowTensors):
     ) -> tuple[torch.LongTensor, torch.LongTensor]:
         """Appends the masks to prompts and their attention mask, so that all rows end at the same column."""
         block_length = self.config.block_length
-        num_masks = self.max_new_tokens + (block_length - 1 if self.whole_blocks else self.num_beyond)
-        sequences = pad(input_ids, (0, num_masks), value=self.config.undecided_token_id)
+        num_masks = self.max_new_tokens + (block_length - 1 if self.whole_blocks else 0)
+        sequences = pad(input_ids, (0, num_masks), value=self.config.mask_token_id)
         attention_mask = pad(attention_mask, (0, num_masks), value=1)
         if not self.whole_blocks:
             return sequences, attention_mask

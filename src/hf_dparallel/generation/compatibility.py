@@ -46,13 +46,12 @@ def set_adapter(model: PreTrainedModel, name: str | None) -> None:
 
 def takes_cache(model: PreTrainedModel) -> bool:
     """Returns whether a model can keep keys and values between passes."""
-    return model.is_native or model.has_encoder
+    return model.is_native
 
 
 def moves_blocks(model: PreTrainedModel) -> bool:
     """Returns whether a block-causal model can count blocks of another length, or from another column."""
-    hides = model.takes_visibility or model.has_encoder
-    return hides and getattr(model.config, "expert_capacity", None) is None
+    return model.takes_visibility and getattr(model.config, "expert_capacity", None) is None
 
 
 def check(config: Any, model: PreTrainedModel | None = None) -> None:
@@ -104,7 +103,7 @@ def _check_model(config: Any, model: PreTrainedModel) -> None:
         raise SettingError(name, getattr(config, name), rule, remedy)
 
     of_class, longest = type(model).__name__, longest_sequence(model)
-    sees_all, has_mask = model.attention == "full", model.noise == "mask"
+    sees_all = model.attention == "full"
     if config.is_infilling and not sees_all:
         rule = f"fills in mask tokens, but {of_class} does not see later blocks"
         refuse("max_new_tokens", rule, "Append new tokens, or use a model with full attention.")
@@ -119,17 +118,8 @@ def _check_model(config: Any, model: PreTrainedModel) -> None:
         )
     if config.block_origin == "answer" and not moves_blocks(model):
         refuse("block_origin", f"would move the blocks that {of_class} counts by itself or chooses experts for")
-    if config.block_origin == "sequence" and not has_mask:
-        rule = f"is not for {of_class}, whose canvases begin after the prompt"
-        refuse("block_origin", rule, "Set `block_origin='answer'`, or leave it out.")
     if config.max_active_blocks > 1 and model.attention == "causal_past":
         refuse("max_active_blocks", f"opens a block after one that is not decided, which {of_class} does not see")
-    for name in ("denoising_steps", "soft_threshold", "editing_threshold", "revocation_threshold", "mask_token_id"):
-        if config.is_on(name) and not has_mask:
-            refuse(name, f"is not for {of_class}, which has no mask token and decides all tokens again in each pass")
-    if config.is_on("max_denoising_steps") and has_mask:
-        rule = f"is for models whose noise is random tokens, but {of_class} has a mask token"
-        refuse("max_denoising_steps", rule)
     if config.is_on("soft_threshold") and "inputs_embeds" not in inspect.signature(model.forward).parameters:
         refuse("soft_threshold", f"feeds mixtures of embeddings, but {of_class} takes no `inputs_embeds`")
     implementation = str(model.config.get_text_config()._attn_implementation)

@@ -4,12 +4,10 @@
 import copy
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from inspect import cleandoc, formatannotation
 from typing import Any
 
 from transformers import CompileConfig, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.models.diffusion_gemma import DiffusionGemmaGenerationConfig
 from transformers.utils import logging
 
 from hf_dparallel_rules.settings import GROUPS, SETTINGS, SettingError, our_name_for, settings_of, suggest
@@ -66,7 +64,6 @@ class DiffusionGenerationConfig(GenerationConfig):
 
         Keyword arguments override what was saved; a commit rule among them replaces the saved one.
         """
-        config_dict = _of_transformers(config_dict)
         if config_dict.get("_from_model_config"):
             # The config of a model sets it for training, not for decoding.
             config_dict = config_dict | {"use_cache": None}
@@ -85,7 +82,7 @@ class DiffusionGenerationConfig(GenerationConfig):
         if isinstance(config, cls):
             config.validate()
             return config
-        settings = _of_transformers(config.to_dict())
+        settings = config.to_dict()
         return cls(**{name: value for name, value in settings.items() if name[:1] != "_" and name != _VERSION})
 
     @classmethod
@@ -155,13 +152,9 @@ class DiffusionGenerationConfig(GenerationConfig):
         return super().to_diff_dict() | samples
 
     def to_json_string(self, use_diff=True, ignore_metadata=False, keys_to_pop=None) -> str:
-        """Returns the set settings as JSON, in transformers' names if its sampler supports all of them."""
+        """Returns the set settings as JSON."""
         unset = [name for name in (*SETTINGS, "do_sample") if getattr(self, name, None) is None]
-        write = super().to_json_string
-        with suppress(ValueError):
-            write = _for_transformers(self.settings()).to_json_string
-            unset = [name for name in unset if name not in ("confidence_threshold", "do_sample")]
-        return write(use_diff, ignore_metadata, [*(keys_to_pop or []), *unset])
+        return super().to_json_string(use_diff, ignore_metadata, [*(keys_to_pop or []), *unset])
 
     @property
     def compiles(self) -> bool:
@@ -184,11 +177,6 @@ class DiffusionGenerationConfig(GenerationConfig):
     def padding_token_id(self) -> int:
         """Returns the token that fills up an answer after its end."""
         return self.pad_token_id if self.pad_token_id is not None else (self.eos_token_ids or [0])[0]
-
-    @property
-    def undecided_token_id(self) -> int:
-        """Returns the token of undecided places: the mask token, or padding for a model without one."""
-        return self.padding_token_id if self.mask_token_id is None else self.mask_token_id
 
 
 def resolve(
@@ -219,11 +207,10 @@ def resolve(
             token is known.
     """
     values = _merged(kwargs, _layers(given, *model.recipes()))
-    names = ["eos_token_id", "pad_token_id", *(["mask_token_id"] if model.noise == "mask" else [])]
-    for name in names:
+    for name in ("eos_token_id", "pad_token_id", "mask_token_id"):
         if name not in values:
             values[name] = special_token_id(name, model.config.get_text_config(), tokenizer)
-    if model.noise == "mask" and values["mask_token_id"] is None:
+    if values["mask_token_id"] is None:
         remedy = "Pass `mask_token_id=` to `generate`, or set `model.generation_config.mask_token_id`."
         raise SettingError("mask_token_id", None, "must be set by a config or the tokenizer", remedy)
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
@@ -299,29 +286,6 @@ def _without_replaced(settings: dict[str, Any], above: dict[str, Any]) -> dict[s
     if "cache_implementation" in above:
         replaced |= set(settings_of("cache"))
     return {name: value for name, value in settings.items() if name not in replaced}
-
-
-def _of_transformers(settings: dict[str, Any]) -> dict[str, Any]:
-    """Renames the settings of transformers' sampler, whose `confidence_threshold` is an entropy bound."""
-    if "sampler_config" not in settings:
-        return settings
-    sampler, stop_entropy = settings["sampler_config"], settings.get("confidence_threshold")
-    sampler = sampler if isinstance(sampler, dict) or sampler is None else vars(sampler)
-    renamed = {"entropy_bound": (sampler or {}).get("entropy_bound"), "stop_entropy": stop_entropy}
-    kept = {name: settings[name] for name in settings.keys() - {"sampler_config", "confidence_threshold"}}
-    return {"do_sample": True} | kept | renamed
-
-
-def _for_transformers(settings: dict[str, Any]) -> DiffusionGemmaGenerationConfig:
-    """Returns the same settings for transformers, or raises a `ValueError` if its sampler cannot follow them."""
-    is_drawn = settings.get("temperature") != 0 and "max_denoising_steps" in settings
-    if not is_drawn or "confidence_threshold" in settings:
-        raise ValueError("The sampler of transformers always draws, denoises, and accepts tokens by their entropy.")
-    kept = {name: settings[name] for name in settings.keys() - {"entropy_bound", "stop_entropy"}}
-    bound = settings.get("entropy_bound")
-    sampler = None if bound is None else {"_cls_name": "EntropyBoundSamplerConfig", "entropy_bound": bound}
-    stop_entropy = settings.get("stop_entropy")
-    return DiffusionGemmaGenerationConfig(sampler_config=sampler, confidence_threshold=stop_entropy, **kept)
 
 
 def special_token_id(name: str, *sources: Any) -> Any:

@@ -23,7 +23,6 @@ class DecodedRow:
         entropies, confidences (`torch.FloatTensor` of shape `(nfe, max_new_tokens)`, *optional*), candidates,
         candidate_probabilities (of shape `(nfe, max_new_tokens, 5)`, *optional*), standing (`torch.LongTensor` of
             shape `(nfe, max_new_tokens)`, *optional*): as in [`DiffusionGenerationOutput`].
-        encoder_passes (`int`): passes of the encoder, if the model has one, beside `nfe`.
         seconds (`float`): wall-clock time from the row's entry into the batch to its end, other rows' share included.
         error (`Exception`, *optional*): why the row was not decoded to its end.
     """
@@ -41,7 +40,6 @@ class DecodedRow:
     candidate_probabilities: torch.FloatTensor | None = None
     standing: torch.LongTensor | None = None
     seconds: float = 0.0
-    encoder_passes: int = 0
     error: Exception | None = None
 
     @property

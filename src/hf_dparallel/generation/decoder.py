@@ -49,7 +49,6 @@ class Decoder:
             attention=model.attention,
             first_alone=model.predicts_next_block,
             revises=any(part.revises for part in parts),
-            completes_last=model.noise == "uniform",
         )
         self.runner = (CompiledRunner if config.compiles else Runner)(model, self.canvas, self.parts)
         self.rule = make_rule(config, self.canvas)

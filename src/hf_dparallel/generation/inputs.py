@@ -144,18 +144,12 @@ def _check_vocabulary(input_ids: torch.LongTensor, model: PreTrainedModel, confi
             f"`input_ids[{row}, {column}]` is {input_ids[row, column].item()}, outside the model's vocabulary of "
             f"{vocab_size} tokens. Use the tokenizer that belongs to the model."
         )
-    image_token_id = getattr(model.config, "image_token_id", None)
-    if image_token_id is not None and (input_ids == image_token_id).any():
-        raise ValueError(
-            f"`input_ids` contains the image token ({image_token_id}), and only text is decoded. Remove it."
-        )
-    masks = [] if config.mask_token_id is None else [config.mask_token_id]
     banned = {
         "suppress_tokens": config.suppress_tokens,
         "bad_words_ids": [token_id for (token_id,) in config.bad_words_ids],
     }
     special = {
-        "mask_token_id": masks,
+        "mask_token_id": [config.mask_token_id],
         "eos_token_id": config.eos_token_ids,
         "pad_token_id": [config.padding_token_id],
     }
@@ -165,17 +159,15 @@ def _check_vocabulary(input_ids: torch.LongTensor, model: PreTrainedModel, confi
                 rule = f"is outside the model's vocabulary of {vocab_size} tokens"
                 remedy = "Remove it." if name in banned else "Set the id that the model was trained with."
                 raise SettingError(name, token_id, rule, remedy)
-    if {*masks} & {*config.eos_token_ids, config.padding_token_id}:
+    if config.mask_token_id in (*config.eos_token_ids, config.padding_token_id):
         rule = "is the end or padding token, too"
         raise SettingError("mask_token_id", config.mask_token_id, rule, "Set the one that is wrong.")
-    if len({*masks}.union(*banned.values())) >= vocab_size:
+    if len({config.mask_token_id}.union(*banned.values())) >= vocab_size:
         raise ValueError("`suppress_tokens` and `bad_words_ids` leave no token to decode. Remove some.")
 
 
 def _check_masks(input_ids: torch.LongTensor, attention_mask: torch.Tensor, config: DiffusionGenerationConfig) -> None:
     token_id = config.mask_token_id
-    if token_id is None:
-        return
     has_masks = ((input_ids == token_id) & attention_mask.bool()).any(dim=1)
     if not config.is_infilling and has_masks.any():
         raise ValueError(

@@ -46,10 +46,6 @@ class DiffusionGenerationMixin(GenerationMixin):
     attention = "full"
     # Where such blocks are counted from: the first token of the "sequence", or of the "answer".
     block_origin = "sequence"
-    # Whether an encoder stores everything before the open block, and the model sees only what is stored.
-    has_encoder = False
-    # Undecided tokens: the "mask" token, or random tokens ("uniform").
-    noise = "mask"
 
     @property
     def block_length(self) -> int:
@@ -112,7 +108,7 @@ class DiffusionGenerationMixin(GenerationMixin):
             tokenizer (`PreTrainedTokenizerBase`, *optional*):
                 Needed for `stop_strings`; also a source of special tokens that neither config names.
             generator (`torch.Generator` or a list of them, *optional*):
-                Random state for `temperature > 0` and noise, on the device of the prompts. One per row makes the
+                Random state for `temperature > 0`, on the device of the prompts. One per row makes the
                 samples independent of the batch; `None` uses torch's global state (`transformers.set_seed`).
             attention_mask (`torch.LongTensor` of shape `(batch_size, prompt_length)`, *optional*):
                 0 for padding. Needed for prompts of different lengths.

@@ -29,9 +29,6 @@ class DiffusionGenerationOutput(ModelOutput):
             The pass, counted from 0, that last set each token; -1 for padding after the end of the answer.
         num_revisions (`torch.LongTensor` of shape `(batch_size,)`):
             How often a decided token of the row was changed or taken back before its block was left.
-        encoder_passes (`torch.LongTensor` of shape `(batch_size,)`):
-            The passes of the encoder, if the model has one, which stored the prompt and each finished block. `nfe`
-            does not count them.
         entropies, confidences (`torch.FloatTensor` of shape `(batch_size, num_passes, max_new_tokens)`, *optional*):
             Entropy (nats) and probability of the likeliest token at every position that was still masked before the
             pass, NaN elsewhere: what the commit rules compare with their thresholds, after logits processors. The
@@ -51,7 +48,6 @@ class DiffusionGenerationOutput(ModelOutput):
     tokens_per_forward: torch.FloatTensor = None
     commit_step: torch.LongTensor = None
     num_revisions: torch.LongTensor = None
-    encoder_passes: torch.LongTensor = None
     entropies: torch.FloatTensor | None = None
     confidences: torch.FloatTensor | None = None
     candidates: torch.LongTensor | None = None
@@ -77,7 +73,7 @@ def collect_rows(
         sequences=sequences,
         **{
             name: torch.tensor([getattr(row, name) for row in rows], device=input_ids.device)
-            for name in ("nfe", "tokens_per_forward", "num_revisions", "encoder_passes")
+            for name in ("nfe", "tokens_per_forward", "num_revisions")
         },
         commit_step=torch.stack([pad(row.commit_step, (width - len(row.commit_step), 0), value=-1) for row in rows]),
         **{name: _stacked([getattr(row, name) for row in rows], width, fill) for name, (fill, _) in histories.items()},

@@ -81,10 +81,6 @@ class WholeCanvas:
         end = max(self.ends())
         return [Pass(None, slice(0, end), wanted, end, self.seen(end))]
 
-    def stored(self) -> list[Pass]:
-        """Returns passes to run first, which score nothing: in them an encoder stores final tokens."""
-        return []
-
     def ends(self) -> list[int]:
         """Returns, for each row, the column after the last one that the row computes and sees."""
         canvas = self.canvas

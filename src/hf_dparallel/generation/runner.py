@@ -13,7 +13,6 @@ from transformers.masking_utils import create_bidirectional_mask
 from ..attention_masks import as_attention_mask
 from .cache import WindowCache
 from .canvas import Canvas
-from .encoded_past import EncodedPast
 from .parts import RowPart
 from .plan import Blocks, Pass, WholeCanvas, Windows
 
@@ -33,9 +32,8 @@ class Runner:
         self.model, self.canvas, self.parts = model, canvas, parts
         self.lead = int(model.shift_logits or model.predicts_next_block)
         implementation = canvas.config.cache_implementation
-        planner = EncodedPast if model.has_encoder else _PLANNERS[implementation]
-        self.planner = planner(canvas, self.lead)
-        has_cache = implementation != "none" or model.has_encoder
+        self.planner = _PLANNERS[implementation](canvas, self.lead)
+        has_cache = implementation != "none"
         self.cache = WindowCache(model.config.get_text_config().num_hidden_layers) if has_cache else None
         self._cached_rows: list[int] = []
         # The masks of passes over all rows, which hold as long as the same columns are seen.
@@ -48,8 +46,6 @@ class Runner:
         if self.canvas.first_alone and not self.model.shift_logits:
             # The logits of the column before score the first token of a block.
             wanted = wanted - self.canvas.is_first.gather(1, wanted).long()
-        for planned in self.planner.stored():
-            self.run(planned)
         passes = self.planner.plan(wanted)
         for part in self.parts:
             passes = [part.extend(planned) for planned in passes]

@@ -22,7 +22,6 @@ from .configuration import DiffusionGenerationConfig
 from .parts import Change, RowPart
 from .prediction import TokenPrediction
 from .revision.editing import Editing
-from .revision.renoise import Renoising
 from .revision.soft import SoftDecoding
 from .revision.verified import VerifiedCommits
 
@@ -32,7 +31,6 @@ _REVISIONS: dict[str, Callable[[DiffusionGenerationConfig], RowPart]] = {
     "revocation_threshold": VerifiedCommits,
     "editing_threshold": Editing,
     "soft_threshold": SoftDecoding,
-    "max_denoising_steps": Renoising,
 }
 # Enough to see the alternatives of a prediction.
 NUM_CANDIDATES = 5
@@ -106,20 +104,20 @@ class ScoreProcessing(RowPart):
         return logits
 
     def _process(self, row: int, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
-        canvas, undecided = self.canvas, self.config.undecided_token_id
+        canvas, mask_token_id = self.canvas, self.config.mask_token_id
         start = canvas.prompt_start(row)
-        sequence = canvas.sequences[row].masked_fill(canvas.masked[row], undecided)
+        sequence = canvas.sequences[row].masked_fill(canvas.masked[row], mask_token_id)
         sequences = sequence[start:].expand(len(logits), -1)
         if canvas.revises:
             # A decided token is no repetition of itself. (Columns that only fill up a row may be padding.)
             inside = (columns - start).clamp(min=0)[:, None]
-            sequences = sequences.scatter(1, inside, undecided)
+            sequences = sequences.scatter(1, inside, mask_token_id)
         scores = self.processors(sequences, logits.float())
         if self.penalty is not None:
             # A mask is no repetition, and its score is part of the certainty of the other tokens.
-            of_mask = scores[:, undecided]
+            of_mask = scores[:, mask_token_id]
             scores = self.penalty(sequences, scores)
-            scores[:, undecided] = of_mask
+            scores[:, mask_token_id] = of_mask
         return scores
 
 

@@ -25,8 +25,6 @@ def estimate_log_likelihood(
 
     Raises a `ValueError` if the past of the model is causal and the answer longer than its open block.
     """
-    if model.noise != "mask":
-        raise ValueError(f"{type(model).__name__} fills in no masks, so there is no bound. Take tasks that generate.")
     if model.attention == "causal_past" and len(answer) > model.block_length:
         raise ValueError(
             f"{type(model).__name__} fills in masks of one block, and the answer has {len(answer)} tokens. Take tasks "

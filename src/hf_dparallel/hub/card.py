@@ -50,7 +50,6 @@ def make_model_card(facts: ModelFacts) -> RepoCard:
     answer = facts.answer or {"prompt": _PROMPT}
     has_chat_template = _has_chat_template(facts.folder if facts.has_tokenizer else base_model)
     settings = _settings(facts)
-    is_masked = not facts.recipe.is_on("max_denoising_steps")
     # What `hf-dparallel convert` has written is not; without the certainty loss, training makes a teacher.
     is_trained = facts.summary.get("is_trained", True)
     adapter_tags = ["peft", str(adapter.get("peft_type", "peft")).lower()] if adapter else []
@@ -59,7 +58,7 @@ def make_model_card(facts: ModelFacts) -> RepoCard:
         base_model_relation=("adapter" if adapter else "finetune") if base_model else None,
         library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation",
-        tags=list(dict.fromkeys([*(TAGS if is_masked else TAGS[:2]), *adapter_tags, *facts.tags])),
+        tags=list(dict.fromkeys([*TAGS, *adapter_tags, *facts.tags])),
         license=facts.license,
         datasets=[facts.dataset_name] if facts.dataset_name else None,
         model_name=facts.repo_id.split("/")[-1],
@@ -72,7 +71,6 @@ def make_model_card(facts: ModelFacts) -> RepoCard:
         facts.repo_id,
         facts=facts,
         is_native=facts.summary.get("is_native", True),
-        is_masked=is_masked,
         is_trained=is_trained,
         is_student=is_trained and facts.summary.get("settings", {}).get("certainty_weight") != 0,
         tokenizer=facts.repo_id if facts.has_tokenizer or base_model is None else base_model,

@@ -122,7 +122,7 @@ class ModelFacts:
     def check_complete(self) -> None:
         """Refuses a recipe without a commit rule, and an adapter that nobody else could use."""
         check_base_model(self.named_base_model, "adapter" if self.adapter else "model")
-        if self.recipe.commit_rule() is None and not self.recipe.is_on("max_denoising_steps"):
+        if self.recipe.commit_rule() is None:
             saved = self.folder / GENERATION_CONFIG_NAME
             problem = "has no commit rule" if saved.is_file() else "does not exist"
             raise ValueError(

@@ -231,15 +231,10 @@ class AdapterLoadingMixin(_Mixed):
             The same model.
 
         Raises:
-            ValueError: if no adapter is loaded, or encoder and decoder share the weights.
+            ValueError: if no adapter is loaded.
         """
         from peft.tuners.tuners_utils import BaseTunerLayer
 
-        if self.has_encoder:  # type: ignore[attr-defined]
-            raise ValueError(
-                f"An adapter of {type(self).__name__} cannot be merged: encoder and decoder have the same weights, "
-                "and each its own part of the adapter. Use it as `load_adapter` loads it."
-            )
         how: dict[str, Any] = {"safe_merge": True, "adapter_names": self.active_adapters()}
         self.generation_config = recipe_of(self)
         replaced: list[str] = []

@@ -59,6 +59,8 @@ def enable_diffusion_generation(
     if hasattr(model, "get_base_model"):
         enable_diffusion_generation(model.get_base_model(), mask_token_id, shift_logits, block_length)
         return model
+    if getattr(model.config, "canvas_length", None):
+        raise ValueError(f"{type(model).__name__} decodes canvases of random tokens. Use its own `generate`.")
     mask_token_id = mask_token_id if mask_token_id is not None else getattr(model.config, "mask_token_id", None)
     if mask_token_id is None:
         raise ValueError(
@@ -139,9 +141,6 @@ def _dense_mask(model: PreTrainedModel, is_visible: Visibility, length: int) -> 
 def check_inputs(model: PreTrainedModel) -> bool:
     """Checks that a model runs on tokens and a padding mask, and returns whether it hides the padding."""
     name = type(model).__name__
-    if getattr(model.config, "canvas_length", None):
-        text = f"{name} decodes canvases of random tokens: it has no mask token."
-        raise ValueError(f"{text} Load it by `AutoModelForMaskedLM`, or use its own `generate`.")
     if any(not 1e-6 < frequencies.max() <= 1 for path, frequencies in model.named_buffers() if "inv_freq" in path):
         raise ValueError(
             f"The rotary frequencies of {name} are lost: transformers 5 does not load such buffers of remote code for "

@@ -154,10 +154,6 @@ def _read_schema(
 def _compile(
     schema: dict[str, Any], served: ServedModel, config: DiffusionGenerationConfig, field: str
 ) -> CompiledSchema:
-    if served.model.noise == "uniform":
-        raise RequestError(
-            f"`{field}` needs tokens that stay once they are decided; here none do. Leave it out.", field
-        )
     if not config.stop_at_eos or not config.eos_token_ids:
         raise RequestError(f"`{field}` needs an end-of-sequence token, and `stop_at_eos=true`.", field)
     try:

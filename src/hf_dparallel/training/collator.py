@@ -44,27 +44,23 @@ class DataCollatorForSemiAutoregressiveMasking(Masking):
     one has labels. Blocks from which no row of the batch learns anything are left out. The attention mask is left to
     the trainer (section B.6 of https://huggingface.co/papers/2503.09573). `max_length` is rounded up to whole blocks.
 
-    Without a mask token, the tokens that would be masked become random ones, and all tokens of the active blocks are
-    scored. With an encoder, the clean copy has labels, too, and half of the rows are marked as `self_conditioned`.
 
     The masks depend only on the tokens of the row, on `seed` and on the epoch (see [`set_epoch`]), not on the batch,
     the order or the number of workers. A resumed run therefore sees the masks of an uninterrupted one, and copies of a
     row have the same masks in an epoch: for more masks, train for more epochs instead of repeating rows.
 
     Args:
-        mask_token_id (`int`, *optional*):
-            Id of the mask token, or `None` for a model whose noise is random tokens.
+        mask_token_id (`int`):
+            Id of the mask token.
         eos_token_id (`int`):
             Id of the end-of-text token, with which sequences are padded.
         seed (`int`, *optional*, defaults to 0):
             Seed of the masks.
         vocab_size (`int`, *optional*):
-            Number of token ids that the model knows. If set, larger ids are refused; needed for random noise.
+            Number of token ids that the model knows. If set, larger ids are refused.
         attention (`str`, *optional*, defaults to `"full"`):
             The attention of the model: "full", "block_causal" or "causal_past". [`CertaintyForcingTrainer`] takes it
             from the model.
-        has_encoder (`bool`, *optional*, defaults to `False`):
-            Whether the model has an encoder, which reads the clean copies.
         settings:
             The settings of [`Masking`].
 
@@ -94,13 +90,12 @@ class DataCollatorForSemiAutoregressiveMasking(Masking):
     ```
     """
 
-    mask_token_id: int | None
+    mask_token_id: int
     eos_token_id: int
     _: KW_ONLY
     seed: int = 0
     vocab_size: int | None = None
     attention: str = "full"
-    has_encoder: bool = False
     _epoch: torch.Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
@@ -108,29 +103,16 @@ class DataCollatorForSemiAutoregressiveMasking(Masking):
         # In shared memory, so that workers that are already running (persistent ones) see a new epoch.
         self._epoch = torch.tensor(0).share_memory_()
 
-    def check(self) -> None:
-        super().check()
-        if self.mask_token_id is None:
-            self.require("vocab_size", self.vocab_size is not None, "is needed to draw random tokens from")
-            rule = "needs a mask token, and the noise is random tokens"
-            self.require("masking", self.masking == "semi_autoregressive", rule, "Leave it out.")
-
     def check_model(self, model: nn.Module) -> None:
         """Raises a `ValueError` if the rows do not suit the model's attention."""
         base = base_model(model)
-        rule = f"is not for {type(base).__name__}, whose noise is {base.noise!r}"
-        is_known = (self.mask_token_id is None) == (base.noise == "uniform")
-        self.require("mask_token_id", is_known, rule, "Set it to the mask token, or to None if there is none.")
-        rule = f"must be {base.has_encoder} for {type(base).__name__}"
-        self.require("has_encoder", self.has_encoder == base.has_encoder, rule)
         if self.attention == "full":
             self.refuse("block_origin", "for full attention, where blocks follow the prompt")
             return
         rule = f"is not the attention of {type(base).__name__}, which is {base.attention!r}"
         self.require("attention", base.attention == self.attention, rule, "Leave it out.")
         rule = f"needs rows that only classes of this package read, and {type(base).__name__} is none"
-        is_read = base.is_native or base.has_encoder
-        self.require("attention", is_read, rule, "Load the model by the class of its family.")
+        self.require("attention", base.is_native, rule, "Load the model by the class of its family.")
         rule = f"would move the blocks that {type(base).__name__} chooses experts for"
         is_free = self.block_origin != "answer" or moves_blocks(base)
         self.require("block_origin", is_free, rule, "Leave it out.")
@@ -166,8 +148,7 @@ class DataCollatorForSemiAutoregressiveMasking(Masking):
             `attention`, `labels` of shape `(num_views * len(examples), num_noisy)`, and `input_ids` and `position_ids`
             (instead of `attention_mask`) of shape `(num_views * len(examples), num_noisy + num_clean)`: the blocks
             that the batch needs of the noisy copies, then of the clean ones; with `block_origin="answer"`, the
-            position at which each token's block begins as `block_start`, too. With an encoder, `encoder_labels`, of
-            shape `(num_views * len(examples), num_clean)`, and `self_conditioned`, `(num_views * len(examples),)`.
+            position at which each token's block begins as `block_start`, too.
         """
         sequences = [self._mask(example) for example in examples]
 
@@ -175,9 +156,9 @@ class DataCollatorForSemiAutoregressiveMasking(Masking):
             """Stacks the first views of all sequences, then the second views."""
             return torch.stack(list(tensors), dim=1).flatten(0, 1)
 
-        names = ("clean", "masked", "noise", "scored", "visible")
-        clean, masked, noise, scored, visible = (by_row(getattr(views, name) for views in sequences) for name in names)
-        noisy = torch.where(masked, noise, clean)
+        names = ("clean", "masked", "scored")
+        clean, masked, scored = (by_row(getattr(views, name) for views in sequences) for name in names)
+        noisy = clean.masked_fill(masked, self.mask_token_id)
         batch = {"labels": clean.masked_fill(~scored, IGNORE_INDEX)}
         if self.attention != "full":
             is_from_answer = self.block_origin == "answer"
@@ -187,12 +168,6 @@ class DataCollatorForSemiAutoregressiveMasking(Masking):
             noisy_part, clean_part = self._needed_parts(scored, origin)
             positions = torch.arange(self.padded_length)
             batch = {name: tensor[:, noisy_part] for name, tensor in batch.items()}
-            if self.has_encoder:
-                clean_part = slice(0, max(clean_part.stop, int(visible.sum(dim=1).max())))
-                batch["self_conditioned"] = by_row(views.self_conditioned for views in sequences)
-                batch["encoder_labels"] = clean.masked_fill(~visible, IGNORE_INDEX)[:, clean_part]
-                # Nothing predicts the first token.
-                batch["encoder_labels"][:, 0] = IGNORE_INDEX
             batch["input_ids"] = torch.cat([noisy[:, noisy_part], clean[:, clean_part]], dim=1)
             batch["position_ids"] = torch.cat([positions[noisy_part], positions[clean_part]]).repeat(len(clean), 1)
             if is_from_answer:
@@ -229,16 +204,8 @@ class DataCollatorForSemiAutoregressiveMasking(Masking):
             of_first_view = self._draw_masked(steps[start:end], generator)
             masked[:, start:end] = torch.stack((of_first_view, ~of_first_view)[: self.num_views])
         end, columns = spans[-1][1], torch.arange(len(clean))
-        visible = columns < len(prompt) + len(completion)
-        visible, clean = (row.expand_as(masked) for row in (visible, clean))
-        if self.mask_token_id is None:
-            # The student is not told which tokens are noise.
-            noise = torch.randint(self.vocab_size, masked.shape, generator=generator)
-            scored = ((columns >= spans[0][0]) & (columns < end)).expand_as(masked)
-        else:
-            noise, scored = torch.full_like(clean, self.mask_token_id), masked
-        self_conditioned = torch.rand(len(masked), generator=generator) < 0.5
-        return Views(clean, masked | (columns >= end), scored, visible, noise, spans, self_conditioned)
+        clean = clean.expand_as(masked)
+        return Views(clean, masked | (columns >= end), masked, spans)
 
     def _draw_active_spans(
         self, prompt_length: int, completion_length: int, generator: torch.Generator

@@ -4,10 +4,8 @@
 import dataclasses
 
 from torch import nn
-from transformers import DataCollator, PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedTokenizerBase, TrainerCallback
 from transformers.utils import logging
-
-from hf_dparallel_rules.settings import SettingError
 
 from ..generation.configuration import recipe_of
 from ..generation.inputs import vocabulary_size
@@ -35,24 +33,10 @@ def default_collator(
             )
         origin = args.block_origin or recipe_of(base).block_origin or base.block_origin
         settings |= {"attention": base.attention, "block_length": block_length, "block_origin": origin}
-    if base.noise == "uniform":
-        # A canvas begins with nothing but noise, and all its tokens are scored in one view.
-        settings |= {"mask_token_id": None, "mask_ratio": "random", "complementary_masking": False}
-        is_free = args.mask_ratio in ("random", CertaintyForcingConfig.mask_ratio)
-        args.require("mask_ratio", is_free, f"must be 'random' for {type(base).__name__}", "Leave it out.")
-    else:
-        settings["mask_token_id"] = special_token_id("mask_token_id", model, processing_class)
+    settings["mask_token_id"] = special_token_id("mask_token_id", model, processing_class)
     settings["eos_token_id"] = special_token_id("eos_token_id", model, processing_class)
-    settings |= {"has_encoder": base.has_encoder, "seed": mask_seed(args), "vocab_size": vocabulary_size(base)}
+    settings |= {"seed": mask_seed(args), "vocab_size": vocabulary_size(base)}
     return DataCollatorForSemiAutoregressiveMasking(**settings)
-
-
-def check_collator(collator: DataCollator, model: nn.Module) -> None:
-    """Raises a `SettingError` if the model has an encoder, and the collator no copies for it."""
-    base = base_model(model)
-    if base.has_encoder and getattr(collator, "attention", "full") == "full":
-        rule = f"makes no clean copies, which the encoder of {type(base).__name__} reads"
-        raise SettingError("data_collator", collator, rule, "Leave it out.")
 
 
 def mask_seed(args: CertaintyForcingConfig) -> int:

@@ -19,19 +19,13 @@ class Views(NamedTuple):
         clean: the tokens.
         masked: the masked tokens of the active blocks; what follows these blocks is masked in any case.
         scored: the tokens that have a label.
-        visible: the tokens of the clean copy that an encoder sees.
-        noise: what stands where a token is masked.
         spans: the first column of each active block, and the first one after it.
-        self_conditioned: whether a canvas is first predicted without gradients, `(views,)`.
     """
 
     clean: torch.LongTensor
     masked: torch.BoolTensor
     scored: torch.BoolTensor
-    visible: torch.BoolTensor
-    noise: torch.LongTensor
     spans: list[tuple[int, int]]
-    self_conditioned: torch.BoolTensor
 
 
 @documented
@@ -50,7 +44,7 @@ class Masking(Settings):
         mask_ratio (`float` or `"random"`, *optional*, defaults to `0.5`):
             Probability of masking a token of the active block, in (0, 1] (with `masking="trajectory"` the fraction
             that is masked); `"random"` draws it uniformly from (0, 1] for every row (for a block-causal model for
-            every block). A model whose noise is random tokens always draws it.
+            every block).
         masking (`str`, *optional*, defaults to `"semi_autoregressive"`):
             `"semi_autoregressive"` masks one block and everything after it; `"random"` masks the whole response, EOS
             padding included (as the published code trains Dream); `"trajectory"` masks what the teacher committed last
@@ -58,7 +52,7 @@ class Masking(Settings):
             blocks of the answer are active, each in its own way.
         complementary_masking (`bool`, *optional*, defaults to `True`):
             Whether to also train, in the same step, on the view that masks exactly the other tokens of the block. The
-            loss of a sequence is then the sum of its two views. Never for a model whose noise is random tokens.
+            loss of a sequence is then the sum of its two views.
         max_length (`int`, *optional*, defaults to `384`):
             Length in tokens to which prompt and completion together are padded with EOS. Longer rows are an error.
             For block-causal models rounded up to whole blocks.

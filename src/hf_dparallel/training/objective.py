@@ -63,20 +63,17 @@ class Objective(Settings):
             Weight of the certainty-forcing loss, β in Eq. 8.
         consistency_weight (`float`, *optional*, defaults to `1.0`):
             Weight of the cross-entropy on the trajectory.
-        encoder_weight (`float`, *optional*):
-            Weight of the encoder's next-token cross-entropy, for models with an encoder; by default 1, as published.
     """
 
     certainty_temperature: float = 0.5
     certainty_weight: float = 2.0
     consistency_weight: float = 1.0
-    encoder_weight: float | None = None
 
     def check(self) -> None:
         super().check()
         is_known = 0 < self.certainty_temperature < float("inf")
         self.require("certainty_temperature", is_known, "must be positive", "The paper uses 0.5.")
-        for name in (f"{term}_weight" for term in ("certainty", "consistency", "encoder", *self.added_terms)):
+        for name in (f"{term}_weight" for term in ("certainty", "consistency", *self.added_terms)):
             is_known = 0 <= (getattr(self, name) or 0) < float("inf")
             self.require(name, is_known, "must be a number of at least 0")
 
@@ -89,8 +86,7 @@ class Objective(Settings):
     def weights(self) -> dict[str, float]:
         """Weights of all computed terms, by name."""
         weights = {"consistency": self.consistency_weight, "certainty": self.certainty_weight}
-        weights |= {name: weight for name in self.added_terms if (weight := getattr(self, f"{name}_weight"))}
-        return weights if self.encoder_weight is None else weights | {"encoder": self.encoder_weight}
+        return weights | {name: weight for name in self.added_terms if (weight := getattr(self, f"{name}_weight"))}
 
     def token_terms(self, logits: torch.Tensor, targets: torch.LongTensor) -> TokenTerms:
         """Returns the terms of scored tokens from logits `(num_scored, vocab_size)` and labels `(num_scored,)`."""
@@ -111,15 +107,6 @@ class Objective(Settings):
     def weigh(self, terms: RowTerms) -> torch.Tensor:
         """Returns Eq. 8 for each row, `(rows,)`: the weighted sum of the terms."""
         return sum(weight * loss for weight, loss in zip(self.weights.values(), terms.losses.unbind(1), strict=True))
-
-
-def as_own_term(terms: TokenTerms, is_apart: torch.BoolTensor) -> TokenTerms:
-    """Makes the cross-entropy of some scored tokens one more term, the last. They count for no other."""
-    losses, counted, entropy, predicted = terms
-    is_apart = is_apart.to(losses.device)
-    counted = torch.cat([counted & ~is_apart[:, None], is_apart[:, None]], dim=1)
-    losses = torch.cat([losses, losses[:, :1]], dim=1)
-    return TokenTerms(losses, counted, entropy * ~is_apart, predicted[~is_apart])
 
 
 def sum_by_row(terms: TokenTerms, labels: torch.Tensor) -> RowTerms:

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 # Beside the settings that CertaintyForcingConfig adds.
 _RECORDED_SETTINGS = ("learning_rate", "lr_scheduler_type", "seed")
-_RECORDED_METRICS = (
-    *("loss", "consistency_loss", "certainty_loss", "encoder_loss", "masked_entropy", "masked_accuracy"),
-)
+_RECORDED_METRICS = (*("loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy"),)
 
 
 class PublishingMixin(Trainer):
@@ -196,7 +194,7 @@ def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
         "base_model": hub_name(base.config.name_or_path),
         "architecture": type(base).__name__,
         # Whether it decodes without `enable_diffusion_generation`.
-        "is_native": base.is_native or base.has_encoder,
+        "is_native": base.is_native,
         "shift_logits": base.shift_logits,
         # `filter_trajectories` writes it.
         "dataset_description": getattr(getattr(dataset, "info", None), "description", ""),

@@ -30,9 +30,9 @@ from ..data.dataset import TOKENIZED_COLUMNS, TRAINING_COLUMNS, prepare_dataset
 from .checkpoints import CheckpointMixin
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
-from .default_collator import MaskingEpochCallback, check_collator, default_collator, mask_seed
+from .default_collator import MaskingEpochCallback, default_collator, mask_seed
 from .masking import Masking
-from .objective import IGNORE_INDEX, MetricSums, as_own_term, sum_by_row
+from .objective import IGNORE_INDEX, MetricSums, sum_by_row
 from .publishing import check_can_be_pushed
 from .student import base_model, prepare_student
 
@@ -55,17 +55,13 @@ class CertaintyForcingTrainer(CheckpointMixin):
     A block-causal model learns all blocks of an answer in each step, from rows with a noisy and a clean copy of the
     sequence. The loss of a view is then the mean over the masked tokens of all blocks.
 
-    A model whose noise is random tokens learns all tokens of its canvases, noise or not: each canvas has a share of
-    noise of its own, and in half of the rows it is first predicted without gradients, as in decoding. If it has
-    an encoder, that reads the clean copy, and learns to predict each next token of it.
-
     Besides `loss`, it logs the following, averaged over the sequences since the last log (over the evaluation set,
     with prefix `eval_`):
 
     - `consistency_loss`: cross-entropy on the trajectory (Eq. 5), in nats, summed over the views of a sequence.
     - `certainty_loss`: entropy at `certainty_temperature` of the correct predictions (Eq. 7), in nats, summed the same
       way. `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`. A subclass may
-      add a term, which is logged and weighted in the same way; a model with an encoder adds `encoder_loss`.
+      add a term, which is logged and weighted in the same way.
     - `masked_entropy`: mean entropy at temperature 1 of the scored tokens, in nats.
     - `masked_accuracy`: fraction of the scored tokens whose argmax is the label.
 
@@ -154,7 +150,6 @@ class CertaintyForcingTrainer(CheckpointMixin):
         _check_model(args, model)
         data_collator = data_collator or default_collator(args, model, processing_class)
         self._has_clean_copies = getattr(data_collator, "attention", "full") != "full"
-        check_collator(data_collator, model)
         callbacks = list(callbacks or [])
         self._eval_collator = data_collator
         self._row_rules: dict[str, Any] = {
@@ -273,8 +268,6 @@ class CertaintyForcingTrainer(CheckpointMixin):
             inputs, labels = self._with_clean_copies(inputs, labels)
         scored = labels != IGNORE_INDEX
         by_token = base_model(self.model).score(inputs, scored, self.args.token_terms, labels, forward=model)
-        if "num_noisy" in inputs:
-            by_token = as_own_term(by_token, scored.nonzero()[:, 1] >= inputs["num_noisy"])
         terms = sum_by_row(by_token, labels)
         values = MetricSums.values_by_sequence(terms, self._num_views)
         num_sequences = len(values)
@@ -293,9 +286,6 @@ class CertaintyForcingTrainer(CheckpointMixin):
         num_clean = positions.shape[1] - num_noisy
         block_start = inputs.pop("block_start", positions - positions % self.data_collator.block_length)
         model = base_model(self.model)
-        if model.has_encoder:
-            labels = torch.cat([labels, inputs.pop("encoder_labels")], dim=1)
-            return {**inputs, "block_start": block_start, "num_noisy": num_noisy}, labels
         widened = {name: pad(x, (0, num_clean)) for name, x in inputs.items() if x.shape == labels.shape}
         inputs = {**inputs, **widened, "attention_mask": self._noisy_and_clean_mask(positions, block_start, num_noisy)}
         if model.predicts_next_block:
@@ -426,10 +416,6 @@ def _check_functions(
 
 def _check_model(args: CertaintyForcingConfig, model: nn.Module) -> None:
     check_can_be_pushed(args, model)
-    if not base_model(model).has_encoder:
-        args.refuse("encoder_weight", "for a model without an encoder")
-    elif args.encoder_weight is None:
-        args.encoder_weight = 1.0
 
 
 def _prepare_fsdp(plugin: Any, model: nn.Module) -> None:

@@ -1,0 +1,257 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Certainty forcing on top of the published training of DiffusionGemma: a collator, and a trainer."""
+
+import dataclasses
+import hashlib
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset
+from transformers import DataCollator, PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers.cache_utils import DynamicCache
+
+from ...attention_masks import make_attention_mask
+from ...models.backbones import CACHE_ARGUMENT
+from ...training.losses import certainty_forcing_loss
+
+
+_IGNORED = -100
+
+
+@dataclass
+class DiffusionGemmaCollator:
+    """Data collator that puts noise into all canvases of an answer, and leaves a clean copy for the encoder.
+
+    Each canvas has a share of noise of its own, drawn uniformly; a noisy token is drawn from the vocabulary. Half of
+    the rows are to be predicted once before, as in decoding (`self_conditioning_mask`). All draws depend on the tokens
+    of the row, `seed` and `epoch` alone.
+
+    Args:
+        canvas_length, vocab_size (`int`): those of the model.
+        eos_token_id (`int`): fills up the last canvas, and is learned there.
+        max_length (`int`, *optional*, defaults to 384): of prompt and completion together; longer rows are an error.
+        seed (`int`, *optional*, defaults to 0): seed of the draws.
+        epoch (`torch.Tensor`): the epoch, in shared memory, where worker processes see it change.
+    """
+
+    canvas_length: int
+    vocab_size: int
+    eos_token_id: int
+    max_length: int = 384
+    seed: int = 0
+    epoch: torch.Tensor = field(default_factory=lambda: torch.tensor(0).share_memory_())
+
+    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """Returns the inputs of the model, `labels` of all canvases `(rows, tokens)`, and `encoder_labels`."""
+        rows = [self._read(example) for example in examples]
+        batch = {}
+        for name in rows[0]:
+            padding = _IGNORED if name.endswith("labels") else self.eos_token_id
+            batch[name] = pad_sequence([row[name] for row in rows], batch_first=True, padding_value=padding)
+        return batch | {"self_conditioning_mask": batch["self_conditioning_mask"][:, 0]}
+
+    def _read(self, example: dict[str, Any]) -> dict[str, torch.Tensor]:
+        prompt, completion = example["prompt_ids"], example["completion_ids"]
+        if not (prompt and completion and len(prompt) + len(completion) <= self.max_length):
+            raise ValueError(
+                f"A row has {len(prompt)} `prompt_ids` and {len(completion)} `completion_ids`: both must be there, "
+                f"and together at most `max_length={self.max_length}`. Raise it, or drop the row."
+            )
+        clean = torch.tensor([*prompt, *completion])
+        digest = hashlib.blake2b(repr((self.seed, int(self.epoch), prompt, completion)).encode(), digest_size=7)
+        generator = torch.Generator().manual_seed(int.from_bytes(digest.digest(), "little"))
+        num_canvases = -(-len(completion) // self.canvas_length)
+        target = torch.full((num_canvases, self.canvas_length), self.eos_token_id)
+        target.view(-1)[: len(completion)] = clean[len(prompt) :]
+        share = torch.rand(num_canvases, 1, generator=generator)
+        noise = torch.randint(self.vocab_size, target.shape, generator=generator)
+        noisy = torch.where(torch.rand(target.shape, generator=generator) < share, noise, target)
+        return {
+            "input_ids": clean,
+            # Nothing predicts the first token.
+            "encoder_labels": torch.cat([torch.tensor([_IGNORED]), clean[1:]]),
+            "decoder_input_ids": noisy.flatten(),
+            "labels": target.flatten(),
+            "decoder_position_ids": len(prompt) + torch.arange(target.numel()),
+            "self_conditioning_mask": torch.rand(1, generator=generator) < 0.5,
+        }
+
+
+@dataclass
+class DiffusionGemmaTrainingArguments(TrainingArguments):
+    """`TrainingArguments`, and the settings of the loss.
+
+    Args:
+        max_length (`int`, *optional*, defaults to 384):
+            Tokens of prompt and completion together at most.
+        consistency_weight, certainty_weight, encoder_weight (`float`, *optional*, default to 1, 2 and 1):
+            Weights of the cross-entropy of the canvases, of the entropy of their correct predictions (Eq. 7 of
+            https://huggingface.co/papers/2509.26488), and of the encoder's next-token cross-entropy.
+        certainty_temperature (`float`, *optional*, defaults to 0.5):
+            Temperature of that entropy.
+    """
+
+    max_length: int = 384
+    consistency_weight: float = 1.0
+    certainty_weight: float = 2.0
+    encoder_weight: float = 1.0
+    certainty_temperature: float = 0.5
+    # The collator reads the columns, not the model.
+    remove_unused_columns: bool = False
+
+
+class DiffusionGemmaTrainer(Trainer):
+    """Trainer for certainty forcing of a DiffusionGemma on its own answers, on one process or in data parallel.
+
+    Each canvas sees the clean tokens before it, as in decoding, also in sliding layers. It logs `consistency_loss`,
+    `certainty_loss` and `encoder_loss` beside `loss`, each the mean over rows.
+
+    Args:
+        model ([`DiffusionGemmaForBlockDiffusion`]): the student, which starts as a copy of the teacher.
+        args ([`DiffusionGemmaTrainingArguments`]): settings.
+        train_dataset, eval_dataset (`Dataset`, *optional*): rows of `prompt_ids` and `completion_ids`. Evaluation has
+            the same noise each time.
+        peft_config ([`~peft.PeftConfig`], *optional*): the adapter to train, by default of attention and dense MLPs.
+        kwargs: other arguments of [`~transformers.Trainer`].
+    """
+
+    data_collator: DataCollator
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: DiffusionGemmaTrainingArguments,
+        train_dataset: Dataset | None = None,
+        eval_dataset: Dataset | None = None,
+        peft_config: Any = None,
+        **kwargs: Any,
+    ):
+        config = model.config
+        if peft_config is not None:
+            from peft import get_peft_model
+
+            target_modules = model.target_modules if peft_config.target_modules is None else None
+            if target_modules is not None:
+                peft_config.target_modules = target_modules
+            model = get_peft_model(model, peft_config)
+        ends = config.text_config.eos_token_id
+        kwargs.setdefault(
+            "data_collator",
+            DiffusionGemmaCollator(
+                config.canvas_length,
+                config.text_config.vocab_size,
+                ends if isinstance(ends, int) else ends[0],
+                args.max_length,
+                args.seed if args.data_seed is None else args.data_seed,
+            ),
+        )
+        super().__init__(model, args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            raise ValueError("DiffusionGemmaTrainer runs on whole weights: use data parallel processes instead.")
+        self.add_callback(_EpochCallback(self.data_collator))
+        self.label_names = ["labels"]
+        # The loss is a mean over rows, whatever they hold.
+        self.model_accepts_loss_kwargs = False
+        # By prefix and name, what each batch since the last log gave.
+        self._sums: dict[str, Any] = {"": defaultdict(list), "eval_": defaultdict(list)}
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | None = None,
+    ) -> Any:
+        """Returns the weighted sum of the terms, from two passes: without gradients, then conditioned on the first."""
+        args, base = self.args, getattr(self.model, "get_base_model", lambda: self.model)()
+        labels, encoder_labels = inputs["labels"], inputs["encoder_labels"]
+        given = {name: value for name, value in inputs.items() if not name.endswith("labels")}
+        is_conditioned = given.pop("self_conditioning_mask")
+        given["decoder_attention_mask"] = _make_masks(base, given["input_ids"], given["decoder_position_ids"])
+
+        def predict(**conditions: torch.Tensor) -> Any:
+            # A cache that keeps all tokens in sliding layers, too: canvases see them from several places.
+            return model(**given, **conditions, **{CACHE_ARGUMENT: DynamicCache()})
+
+        with torch.no_grad():
+            first = predict().logits
+        # Autocast would use the casts of this pass, which have no gradients, in the next one.
+        torch.clear_autocast_cache()
+        output = predict(self_conditioning_logits=first, self_conditioning_mask=is_conditioned)
+        of_encoder = base.lm_head(output.encoder_last_hidden_state[:, :-1]).float()
+        of_encoder = (of_encoder / base.final_logit_softcapping).tanh() * base.final_logit_softcapping
+        terms = {
+            "consistency": certainty_forcing_loss(output.logits, labels, certainty_weight=0.0),
+            "certainty": certainty_forcing_loss(
+                output.logits,
+                labels,
+                temperature=args.certainty_temperature,
+                certainty_weight=1.0,
+                consistency_weight=0.0,
+            ),
+            "encoder": certainty_forcing_loss(of_encoder, encoder_labels[:, 1:], certainty_weight=0.0),
+        }
+        for name, term in terms.items():
+            self._sums["" if model.training else "eval_"][f"{name}_loss"].append(term.detach())
+        loss = sum(getattr(args, f"{name}_weight") * term for name, term in terms.items())
+        return (loss, {"logits": output.logits}) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Adds the means of the terms since the last log."""
+        for prefix, sums in self._sums.items():
+            if f"{prefix}loss" in logs:
+                for name, values in sums.items():
+                    mean = self.accelerator.reduce(torch.stack(values).mean(), reduction="mean")
+                    logs[f"{prefix}{name}"] = mean.item()
+                sums.clear()
+        super().log(logs, *args, **kwargs)
+
+    def get_eval_dataloader(self, eval_dataset: Dataset | str | None = None) -> DataLoader:
+        """Makes the loader of an evaluation, whose noise is that of epoch 0."""
+        collator = self.data_collator
+        self.data_collator = dataclasses.replace(collator, epoch=torch.tensor(0))
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self.data_collator = collator
+
+
+class _EpochCallback(TrainerCallback):
+    """Tells the collator the epoch."""
+
+    def __init__(self, collator: DiffusionGemmaCollator):
+        self.collator = collator
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self.collator.epoch.fill_(int(state.epoch))
+
+
+def _make_masks(
+    model: PreTrainedModel, clean: torch.LongTensor, position_ids: torch.LongTensor
+) -> dict[str, torch.Tensor]:
+    """Returns the masks of both kinds of layers: a canvas sees itself, and the clean tokens before it.
+
+    Sliding layers see as many tokens before the canvas as fit into their window. `position_ids`, `(rows, tokens)`, are
+    those of the canvases.
+    """
+    rows, num_tokens = position_ids.shape
+    num_clean, canvas = clean.shape[1], torch.arange(num_tokens, device=clean.device) // model.config.canvas_length
+    start = position_ids - torch.arange(num_tokens, device=clean.device) % model.config.canvas_length
+
+    def full(row, head, query, key):
+        own = key - num_clean
+        return torch.where(own < 0, key < start[row, query], canvas[own.clamp(min=0)] == canvas[query])
+
+    def sliding(row, head, query, key):
+        is_near = start[row, query] - key < model.config.text_config.sliding_window
+        return full(row, head, query, key) & ((key >= num_clean) | is_near)
+
+    shape = (rows, num_tokens, num_clean + num_tokens)
+    return {
+        name: make_attention_mask(model.config.text_config, is_visible, shape, dtype=model.dtype, device=clean.device)
+        for name, is_visible in (("full_attention", full), ("sliding_attention", sliding))
+    }

@@ -1,0 +1,398 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""DiffusionGemma: recorded runs and losses of the published code, rows alone and in batches, training, refusals."""
+
+import json
+import re
+
+import pytest
+import torch
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from peft import PeftModel
+from torch.nn.functional import cross_entropy
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForMaskedLM,
+    DiffusionGemmaForBlockDiffusion,
+    LogitsProcessor,
+    LogitsProcessorList,
+)
+from transformers.models.diffusion_gemma import DiffusionGemmaGenerationConfig
+
+from hf_dparallel import enable_diffusion_generation
+from hf_dparallel.experimental.diffusion_gemma.training import (
+    DiffusionGemmaCollator,
+    DiffusionGemmaTrainer,
+    DiffusionGemmaTrainingArguments,
+)
+
+from ..helpers import Recorder, left_padded, lora, make_diffusion_gemma, make_rows, refuses, weights_of
+from ..training.helpers import naive_terms
+
+
+@pytest.fixture(scope="module")
+def folder(golden_dir):
+    return golden_dir / "diffusion_gemma"
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return AutoModelForMaskedLM.from_pretrained(folder / "model").eval()
+
+
+def recorded_runs(folder, function):
+    lines = map(json.loads, (folder / "generation.jsonl").read_text().splitlines())
+    return [line for line in lines if line["function"] == function]
+
+
+def named(params):
+    """The parameters of a recorded run by our names."""
+    return {"stop_entropy" if name == "confidence_threshold" else name: value for name, value in params.items()}
+
+
+# Decoding
+
+
+@pytest.mark.parametrize("number", range(43))
+def test_recorded_runs(folder, model, number):
+    run = recorded_runs(folder, "transformers.generate")[number]
+    prompt = torch.tensor([run["prompt_ids"]])
+    told = {"do_sample": run["greedy"] is None, "return_dict_in_generate": True, **named(run["params"])}
+    torch.manual_seed(run["torch_seed"])
+    out = model.generate(prompt, **told)
+    answer, expected = out.sequences[0, prompt.shape[1] :].tolist(), run["output_ids"]
+    assert answer[: len(expected)] == expected and not any(answer[len(expected) :])
+    assert (int(out.nfe), int(out.encoder_passes)) == (run["calls_decoder"], run["calls_encoder"])
+
+
+def test_a_recorded_batch_by_a_configuration_of_transformers(folder, model):
+    (run,) = recorded_runs(folder, "transformers.generate_batch")
+    ids, attention_mask = torch.tensor(run["prompt_ids"]), torch.tensor(run["attention_mask"])
+    recipe = DiffusionGemmaGenerationConfig(**run["params"])
+    torch.manual_seed(run["torch_seed"])
+    out = model.generate(ids, recipe, attention_mask=attention_mask, return_dict_in_generate=True)
+    assert out.sequences[:, ids.shape[1] :].tolist() == run["output_ids"]
+    assert out.tokens_per_forward.tolist() == run["tokens_per_forward"]
+    assert out.encoder_passes.tolist() == [run["calls_encoder"]] * len(ids)
+
+
+@torch.no_grad()
+def naive_denoise(model, prompt, generator, told):
+    """The sampler of one row, written out: each pass encodes all that precedes the canvas, and keeps nothing."""
+    size, vocabulary = model.config.canvas_length, model.config.text_config.vocab_size
+    answer, passes, canvases, steps = [], 0, 0, told["max_denoising_steps"]
+    while canvases * size < told["max_new_tokens"]:
+        canvases += 1
+        canvas, history, conditioning = torch.randint(vocabulary, (size,), generator=generator), [], None
+        for left in range(steps, 0, -1):
+            inputs = {"decoder_input_ids": canvas[None], "self_conditioning_logits": conditioning}
+            states = model.model(torch.tensor([prompt + answer]), **inputs).last_hidden_state
+            temperature = told["t_min"] + (told["t_max"] - told["t_min"]) * left / steps
+            logits = (model.lm_head(states) / 30).tanh() * 30 / temperature
+            passes, conditioning, probs = passes + 1, logits, logits[0].softmax(-1)
+            likeliest = drawn = probs.argmax(-1)
+            if told["do_sample"]:
+                drawn = torch.multinomial(probs.float(), 1, generator=generator)[:, 0]
+            canvas = torch.randint(vocabulary, (size,), generator=generator)
+            entropies, spent = [-(row * (row + 1e-300).log()).sum().item() for row in probs], 0.0
+            for i in sorted(range(size), key=entropies.__getitem__):
+                if spent <= told["entropy_bound"]:
+                    canvas[i] = drawn[i]
+                spent += entropies[i]
+            past = history[len(history) - told["stability_threshold"] :] if told["stability_threshold"] else []
+            is_stable = len(history) >= told["stability_threshold"] and all(x == likeliest.tolist() for x in past)
+            history.append(likeliest.tolist())
+            if is_stable and sum(entropies) / size < told["stop_entropy"]:
+                break
+        ends = [i for i, token in enumerate(history[-1], 1) if token == told["eos_token_id"]]
+        answer += history[-1][: ends[0]] if ends else history[-1]
+        if ends:
+            break
+    return answer[: told["max_new_tokens"]], passes, canvases
+
+
+CASES = st.fixed_dictionaries(
+    {
+        "max_new_tokens": st.integers(1, 14),
+        "do_sample": st.booleans(),
+        "entropy_bound": st.sampled_from([0.01, 0.5, 3.0]),
+        "max_denoising_steps": st.integers(1, 6),
+        "t_min": st.sampled_from([0.05, 0.2]),
+        "t_max": st.sampled_from([0.3, 0.8]),
+        "stop_entropy": st.sampled_from([0.005, 0.5, 2.0]),
+        "stability_threshold": st.integers(0, 2),
+        "eos_token_id": st.integers(0, 61),
+        "pad_token_id": st.integers(0, 61),
+    }
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(CASES, st.lists(st.lists(st.integers(0, 61), min_size=1, max_size=12), min_size=1, max_size=4))
+def test_rows_of_a_batch_equal_the_naive_loop(told, prompts):
+    model = make_diffusion_gemma().double()
+    model.set_experts_implementation("eager")
+    ids, attention_mask = left_padded(prompts, 0)
+    generators = [torch.Generator().manual_seed(row) for row in range(len(prompts))]
+    batch = {"attention_mask": attention_mask, "generator": generators, "return_dict_in_generate": True}
+    out = model.generate(ids, **batch, **told)
+    for row, prompt in enumerate(prompts):
+        answer, *passes = naive_denoise(model, prompt, torch.Generator().manual_seed(row), told)
+        padding = [told["pad_token_id"]] * (told["max_new_tokens"] - len(answer))
+        assert out.sequences[row, ids.shape[1] :].tolist() == answer + padding
+        assert [int(out.nfe[row]), int(out.encoder_passes[row])] == passes
+        assert out.tokens_per_forward[row] == pytest.approx(len(answer) / passes[0])
+
+
+class Bias(LogitsProcessor):
+    def __call__(self, input_ids, scores):
+        return scores + 2.0 * (torch.arange(scores.shape[-1]) == 7)
+
+
+def test_processors_come_before_the_temperature_as_in_transformers():
+    ours, told = make_diffusion_gemma(), {"max_new_tokens": 12, "max_denoising_steps": 4, "t_max": 0.3, "t_min": 0.1}
+    theirs = DiffusionGemmaForBlockDiffusion(ours.config).eval()
+    theirs.load_state_dict(ours.state_dict())
+    processors = LogitsProcessorList([Bias()])
+    for seed in range(5):
+        prompt = torch.randint(2, 60, (1, 5), generator=torch.Generator().manual_seed(seed))
+        torch.manual_seed(seed)
+        found = ours.generate(prompt, logits_processor=processors, **told)
+        assert len(processors) == 1  # is not added to
+        torch.manual_seed(seed)
+        expected = theirs.generate(prompt, logits_processor=LogitsProcessorList([Bias()]), **told).sequences
+        assert torch.equal(found[:, : expected.shape[1]], expected)
+
+
+def test_a_streamer_gets_drafts_and_canvases():
+    streamer, told = Recorder(), {"max_new_tokens": 6, "max_denoising_steps": 3, "eos_token_id": 61}
+    torch.manual_seed(0)
+    out = make_diffusion_gemma().generate(torch.tensor([[2, 3]]), streamer=streamer, stability_threshold=9, **told)
+    assert streamer.tokens == out[0].tolist()
+    assert streamer.events == ["put", *["draft", "draft", "draft", "put"] * 2, "end"]
+
+
+def test_the_published_recipe_is_read_saved_and_overridden(model, tmp_path):
+    assert isinstance(model.generation_config, DiffusionGemmaGenerationConfig)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert type(again) is type(model) is type(AutoModelForCausalLM.from_pretrained(tmp_path))
+    assert again.generation_config.to_dict() == model.generation_config.to_dict()
+    # transformers keeps its class under its own Auto classes.
+    assert type(AutoModelForImageTextToText.from_pretrained(tmp_path)) is DiffusionGemmaForBlockDiffusion
+    out = again.generate(torch.tensor([[2, 3]]), max_denoising_steps=2, return_dict_in_generate=True)
+    assert out.nfe.item() <= 4 and again.generation_config.max_denoising_steps == 48
+
+
+@pytest.mark.parametrize(
+    ("setting", "others"),
+    [
+        ("mask_token_id", {"mask_token_id": 5}),
+        ("entropy_threshold", {"entropy_threshold": 0.5}),
+        ("block_length", {"block_length": 4}),
+        ("use_cache", {"use_cache": False}),
+        ("temperature", {"temperature": 0.5}),
+        ("entropy_bound", {"entropy_bound": -1.0}),
+        ("stop_entropy", {"stop_entropy": -1.0}),
+        ("pixel_values", {"pixel_values": torch.zeros(1, 4)}),
+        ("pixel_values", {"mm_token_type_ids": torch.tensor([[0, 1]])}),
+        ("generation_config", {"generation_config": {"max_new_tokens": 4}}),
+    ],
+)
+def test_what_the_sampler_does_not_know_is_refused_by_name(setting, others):
+    with refuses(setting):
+        make_diffusion_gemma().generate(torch.tensor([[2, 3]]), **others)
+
+
+def test_wrong_prompts_models_and_methods_are_refused():
+    model, ids = make_diffusion_gemma(), torch.tensor([[2, 3]])
+    with pytest.raises(ValueError, match="image"):
+        model.generate(torch.tensor([[2, 62]]))
+    with pytest.raises(ValueError, match="left"):
+        model.generate(ids, attention_mask=torch.tensor([[1, 0]]))
+    with pytest.raises(ValueError, match="use_bidirectional_attention"):
+        make_diffusion_gemma(use_bidirectional_attention="all")
+    with pytest.raises(NotImplementedError, match="generate"):
+        model.generate_many([[2, 3]])
+    with pytest.raises(ValueError, match="canvases of random tokens"):
+        enable_diffusion_generation(model, mask_token_id=5)
+    # What a processor returns for text.
+    assert model.generate(ids, mm_token_type_ids=torch.zeros_like(ids), max_new_tokens=4).shape == (1, 6)
+
+
+# Training
+
+
+def make_collator(**others):
+    return DiffusionGemmaCollator(**({"canvas_length": 4, "vocab_size": 64, "eos_token_id": 1} | others))
+
+
+def make_trainer(folder, model=None, num_rows=4, peft_config=None, eval_dataset=None, **arguments):
+    told = {"per_device_train_batch_size": 2, "learning_rate": 1e-2, "logging_steps": 1, "max_steps": 2}
+    told |= {"use_cpu": True, "report_to": "none", "disable_tqdm": True, "save_strategy": "no"} | arguments
+    args = DiffusionGemmaTrainingArguments(str(folder), **told)
+    model, rows = model or make_diffusion_gemma(), Dataset.from_list(make_rows(num_rows))
+    return DiffusionGemmaTrainer(model, args, rows, eval_dataset, peft_config)
+
+
+def test_a_canvas_has_noise_of_its_own_and_a_label_everywhere():
+    rows = [{"prompt_ids": [2, 3], "completion_ids": [4, 5, 6, 7, 1]}, {"prompt_ids": [8] * 5, "completion_ids": [9]}]
+    batch = make_collator()(rows)
+    assert batch["input_ids"].tolist() == [[2, 3, 4, 5, 6, 7, 1], [8] * 5 + [9, 1]]
+    assert batch["encoder_labels"].tolist() == [[-100, 3, 4, 5, 6, 7, 1], [-100, *[8] * 4, 9, -100]]
+    assert batch["labels"].tolist() == [[4, 5, 6, 7, *[1] * 4], [9, 1, 1, 1, *[-100] * 4]]
+    assert batch["decoder_position_ids"][:, :4].tolist() == [[2, 3, 4, 5], [5, 6, 7, 8]]
+    with pytest.raises(ValueError, match="max_length=6"):
+        make_collator(max_length=6)(rows)
+
+
+def test_noise_is_uniform_and_depends_on_row_and_epoch_only():
+    collator, rows = make_collator(), [{"prompt_ids": [2], "completion_ids": [3] * 20}]
+    changed, conditioned = [], []
+    for epoch in range(400):
+        collator.epoch.fill_(epoch)
+        batch = collator(rows)
+        changed += (batch["decoder_input_ids"] != 3).view(-1, 4).sum(dim=1).tolist()
+        conditioned.append(bool(batch["self_conditioning_mask"]))
+    # Drawn for each canvas, the share makes all counts likely alike.
+    assert (torch.tensor(changed).bincount() / len(changed)).tolist() == pytest.approx([0.2] * 5, abs=0.03)
+    assert 150 < sum(conditioned) < 250
+    rows = make_rows(4)
+    together = collator(rows)["decoder_input_ids"]
+    for row, tokens in zip(rows, together, strict=True):
+        alone = collator([row])["decoder_input_ids"][0]
+        assert torch.equal(alone, tokens[: len(alone)])
+
+
+@pytest.mark.parametrize("activation_checkpointing", [False, True])
+@pytest.mark.parametrize("number", [0, 4])
+def test_recorded_losses_and_gradients(folder, tmp_path, number, activation_checkpointing):
+    """Those whose sequence fits into the window. One was recorded with predictions that leave the token itself out."""
+    case = json.loads((folder / "train_loss.jsonl").read_text().splitlines()[number])
+    model = AutoModelForMaskedLM.from_pretrained(folder / "model").train()
+    if activation_checkpointing:
+        model.activation_checkpointing_enable({"use_reentrant": False})
+    canvases, clean = torch.tensor(case["canvas_ids"]), torch.tensor(case["input_ids"])
+    seen = torch.tensor(case["attention_mask"]).bool()
+    seen[:, 0] = False
+    batch = {
+        "input_ids": clean,
+        "encoder_labels": clean.masked_fill(~seen, -100),
+        "decoder_input_ids": canvases,
+        "labels": torch.tensor(case["canvas_target"]),
+        "decoder_position_ids": torch.tensor(case["encoder_len"])[:, None] + torch.arange(canvases.shape[1]),
+        "self_conditioning_mask": torch.tensor(case["self_conditioning_mask"]),
+    }
+
+    def forward(self_conditioning_logits=None, **inputs):
+        output = model(self_conditioning_logits=self_conditioning_logits, **inputs)
+        if case["model_prediction_type"] == "mean_loo" and self_conditioning_logits is not None:
+            # What the noise says of the token that is seen.
+            share = torch.tensor(case["t"])[:, None, None]
+            known = (256 * (1 - share) / share + 1).log().expand(*canvases.shape, 1)
+            output.logits = output.logits.scatter_add(2, canvases[..., None], known)
+        return output
+
+    forward.training = True
+    trainer = make_trainer(tmp_path, model, certainty_weight=0.0)
+    loss = trainer.compute_loss(forward, batch)
+    terms = {name: values[0].item() for name, values in trainer._sums[""].items()}
+    assert loss.item() == pytest.approx(case["total_loss"], rel=1e-5)
+    assert terms["consistency_loss"] == pytest.approx(case["diffusion_loss"], rel=1e-5)
+    assert terms["encoder_loss"] == pytest.approx(case["ar_loss"], rel=1e-5)
+    loss.backward()
+    gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    for name, recorded in case["grad_norms"].items():
+        tied = name.replace("encoder.language_model", "decoder")
+        gradient = gradients[tied] if tied in gradients else gradients[name]
+        assert gradient.norm().item() == pytest.approx(recorded, rel=1e-4), name
+    norm = torch.stack([gradient.norm() for gradient in gradients.values()]).norm().item()
+    assert norm == pytest.approx(case["grad_norm_all"], rel=1e-4)
+
+
+def naive_losses(model, batch):
+    """The terms of each row, canvas by canvas: only what precedes a canvas is encoded."""
+    rows, size = [], model.config.canvas_length
+    for row, labels in enumerate(batch["labels"]):
+        clean, logits = batch["input_ids"][row], []
+        for first in range(0, int((labels != -100).sum()), size):
+            start = batch["decoder_position_ids"][row, first]
+            inputs = {"input_ids": clean[None, :start]}
+            inputs["decoder_input_ids"] = batch["decoder_input_ids"][row, None, first : first + size]
+            if batch["self_conditioning_mask"][row]:
+                with torch.no_grad():
+                    inputs["self_conditioning_logits"] = model(**inputs).logits
+            logits.append(model(**inputs).logits[0])
+        consistency, certainty = naive_terms(torch.cat(logits)[None], labels[labels != -100][None], temperature=0.5)
+        text = clean[: int((batch["encoder_labels"][row] != -100).sum()) + 1]
+        states = model.model.encoder(text[None], attention_mask=torch.ones(1, len(text))).last_hidden_state
+        of_encoder = (model.lm_head(states[0, :-1]) / 30).tanh() * 30
+        rows.append(torch.stack([consistency[0], certainty[0], cross_entropy(of_encoder, text[1:])]))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("peft_config", [None, lora(init_lora_weights=False)], ids=["whole", "lora"])
+def test_loss_and_gradients_equal_those_of_each_canvas_alone(tmp_path, peft_config):
+    """In float64, in rows of several lengths, several canvases and prefixes that are longer than the window."""
+    model = make_diffusion_gemma(num_hidden_layers=3).double()
+    model.set_experts_implementation("eager")
+    weights = {"certainty_weight": 0.7, "consistency_weight": 1.3, "encoder_weight": 0.4}
+    trainer = make_trainer(tmp_path, model, peft_config=peft_config, **weights)
+    rows = [row | {"prompt_ids": row["prompt_ids"] * 3} for row in make_rows(5)]
+    batch = trainer.data_collator(rows)
+    assert 0 < batch["self_conditioning_mask"].sum() < 5 and (batch["labels"] != -100).sum() > 40
+    student = trainer.model.train()
+    loss = trainer.compute_loss(student, batch)
+    base = student.get_base_model() if peft_config else student
+    expected = (naive_losses(base, batch) @ torch.tensor([1.3, 0.7, 0.4]).double()).mean()
+    torch.testing.assert_close(loss.double(), expected)
+    trained = [weight for weight in student.parameters() if weight.requires_grad]
+    found, of_naive = (torch.autograd.grad(value, trained, allow_unused=True) for value in (loss, expected))
+    for gradient, naive in zip(found, of_naive, strict=True):
+        assert (gradient is None) == (naive is None)
+        if gradient is not None:
+            # Routers compute in float32.
+            torch.testing.assert_close(gradient, naive, rtol=1e-4, atol=1e-5)
+
+
+def test_an_adapter_of_both_halves_is_trained_saved_and_decoded(tmp_path):
+    trainer = make_trainer(tmp_path, peft_config=lora(), eval_dataset=Dataset.from_list(make_rows(3)))
+    trained = {name for name, weight in trainer.model.named_parameters() if weight.requires_grad}
+    modules = {re.sub(r".*\.(\w+)\.lora_.*", r"\1", name) for name in trained}
+    assert modules == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert all(any(half in name for name in trained) for half in ("encoder.language_model", "decoder"))
+    before = weights_of(trainer.model)
+    first = trainer.evaluate()
+    assert {"eval_loss", "eval_consistency_loss", "eval_certainty_loss", "eval_encoder_loss"} <= first.keys()
+    assert trainer.evaluate()["eval_loss"] == first["eval_loss"]
+    trainer.train()
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    for entry in logs:
+        terms = entry["consistency_loss"] + 2 * entry["certainty_loss"] + entry["encoder_loss"]
+        assert entry["loss"] == pytest.approx(terms, rel=1e-3)
+    changed = {name for name, weight in trainer.model.named_parameters() if not torch.equal(weight, before[name])}
+    assert {name for name in trained if "lora_B" in name} <= changed <= trained
+    trainer.save_model()
+    prompt, told = torch.tensor([[2, 3, 4]]), {"max_new_tokens": 8, "max_denoising_steps": 3}
+
+    def answer(model):
+        return model.eval().generate(input_ids=prompt, generator=torch.Generator().manual_seed(0), **told)
+
+    expected, base = answer(trainer.model), make_diffusion_gemma()
+    assert torch.equal(answer(PeftModel.from_pretrained(base, str(tmp_path))), expected)
+    loaded = make_diffusion_gemma()
+    loaded.load_adapter(str(tmp_path))
+    assert torch.equal(answer(loaded), expected)
+
+
+def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(tmp_path):
+    told = {"max_steps": -1, "num_train_epochs": 2, "peft_config": lora()}
+    whole = make_trainer(tmp_path, save_strategy="steps", save_steps=1, **told)
+    whole.train()
+    resumed = make_trainer(tmp_path, **told)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert resumed.state.global_step == whole.state.global_step == 4
+    expected = weights_of(whole.model)
+    assert all(torch.equal(weight, expected[name]) for name, weight in resumed.model.named_parameters())
