@@ -32,22 +32,6 @@ def test_a_checkpoint_carries_its_recipe(tiny_llada, tmp_path):
     assert torch.equal(by_recipe.sequences, by_argument.sequences) and by_recipe.nfe.item() < 16
 
 
-def test_arguments_win_over_the_given_config_which_wins_over_the_recipe(tiny_llada):
-    tiny_llada.generation_config = DiffusionGenerationConfig(**SMALL, entropy_threshold=100.0)
-    assert tiny_llada.generate(PROMPT).nfe.item() == 2
-    # A rule replaces the recipe's rule instead of clashing with it.
-    config = DiffusionGenerationConfig(denoising_steps=8)
-    assert tiny_llada.generate(PROMPT, generation_config=config).nfe.item() == 8
-    assert tiny_llada.generate(PROMPT, generation_config=config, denoising_steps=4).nfe.item() == 4
-    assert tiny_llada.generate(PROMPT).nfe.item() == 2
-    # A schedule also replaces what needs a rule with a threshold.
-    tiny_llada.generation_config = recipe = DiffusionGenerationConfig(
-        **SMALL, entropy_threshold=100.0, max_active_blocks=2, revocation_threshold=0.9
-    )
-    assert tiny_llada.generate(PROMPT, denoising_steps=4).nfe.item() == 4
-    assert recipe.updated(denoising_steps=4).settings().keys() == SMALL.keys() | {"denoising_steps"}
-
-
 def test_settings_of_the_published_dream_sampler_are_left_out(golden_dir):
     model = AutoModelForMaskedLM.from_pretrained(golden_dir / "dream" / "model")
     assert model.generation_config.settings() == {
@@ -64,11 +48,6 @@ def test_generation_config_given_to_from_pretrained(golden_dir):
     config = DiffusionGenerationConfig(entropy_threshold=0.3)
     model = AutoModelForMaskedLM.from_pretrained(golden_dir / "llada" / "model", generation_config=config)
     assert model.generation_config.entropy_threshold == 0.3
-
-
-def test_none_is_unset(tiny_llada):
-    tiny_llada.generation_config = DiffusionGenerationConfig(**SMALL, entropy_threshold=100.0)
-    assert tiny_llada.generate(PROMPT, entropy_threshold=None).nfe.item() == 2
 
 
 def test_settings_assigned_by_attribute_are_checked(tiny_llada):
@@ -100,26 +79,9 @@ def test_published_file_with_settings_of_another_sampler(tiny_llada, tmp_path):
     assert config.commit_rule() == "confidence_threshold"
 
 
-def test_use_cache_says_something_only_where_it_is_refused(tiny_llada, tmp_path):
-    recipe = DiffusionGenerationConfig(cache_implementation="dual", cache_refresh_interval=4, suffix_length=8)
-    refused = {"use_cache": False}
-    assert resolve(tiny_llada, recipe).cache_implementation == "dual"
-    # With the cache go its settings.
-    without = resolve(tiny_llada, recipe, **refused)
-    assert (without.cache_implementation, without.cache_refresh_interval, without.suffix_length) == (
-        "none",
-        None,
-        None,
-    )
-    above = resolve(tiny_llada, recipe, cache_implementation="prefix")
-    assert above.suffix_length is above.cache_refresh_interval is None
-    # Callers of all models pass True.
-    tiny_llada.generation_config = DiffusionGenerationConfig(use_cache=False)
-    given = DiffusionGenerationConfig(use_cache=True)
-    assert resolve(tiny_llada, given, cache_implementation="dual").cache_implementation == "dual"
-    assert resolve(tiny_llada, given).cache_implementation == "none"
-    # What comes from a model's configuration is about its training.
-    (tmp_path / "generation_config.json").write_text(json.dumps({"_from_model_config": True, **refused}))
+def test_use_cache_of_a_model_config_is_about_its_training(tmp_path):
+    saved = {"_from_model_config": True, "use_cache": False}
+    (tmp_path / "generation_config.json").write_text(json.dumps(saved))
     assert DiffusionGenerationConfig.from_pretrained(tmp_path).settings() == {}
 
 

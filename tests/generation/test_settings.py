@@ -153,11 +153,43 @@ def test_saving_keeps_what_is_set_and_what_is_not(layer):
         assert DiffusionGenerationConfig.from_pretrained(folder).settings() == expected
 
 
-def test_a_plain_config_of_transformers_counts_as_what_it_sets(tiny_llada):
-    tiny_llada.generation_config = DiffusionGenerationConfig(temperature=0.7, max_new_tokens=16)
-    plain = GenerationConfig(do_sample=False, num_beams=1, use_cache=True, denoising_steps=4)
-    resolved = resolve(tiny_llada, plain)
-    assert (resolved.temperature, resolved.max_new_tokens, resolved.denoising_steps) == (0.0, 16, 4)
+DUAL = {"cache_implementation": "dual", "cache_refresh_interval": 4, "suffix_length": 8}
+PLAIN = {"max_active_blocks": 1, "revocation_threshold": 0.0}
+SEVERAL = {"entropy_threshold": 0.5, "max_active_blocks": 2, "revocation_threshold": 0.9}
+# Keywords, given configuration, recipe of the adapter, recipe of the model; and what they come to.
+MERGED = [
+    ([{}, {}, {"entropy_threshold": 0.5}, {"entropy_threshold": 0.2}], {"entropy_threshold": 0.5}),
+    ([{"entropy_threshold": None}, {}, {}, {"entropy_threshold": 0.2}], {"entropy_threshold": 0.2}),
+    ([{"block_length": 32}, {"block_length": 8}, {}, {}], {"block_length": 32}),
+    # A rule replaces a rule, and a schedule what needs a threshold.
+    ([{"denoising_steps": 9}, {}, SEVERAL, {}], {"denoising_steps": 9, "entropy_threshold": None} | PLAIN),
+    ([{"confidence_threshold": 0.9}, {"denoising_steps": 9}, {}, SEVERAL], {"max_active_blocks": 2}),
+    ([{}, {"entropy_budget": 0.1}, {"denoising_steps": 9}, {}], {"denoising_steps": None, "entropy_budget": 0.1}),
+    # A cache replaces a cache with its options. `True` is passed by callers of all models.
+    ([{"use_cache": False}, {}, DUAL, {}], {"cache_implementation": "none", "suffix_length": None}),
+    ([{"cache_implementation": "prefix"}, DUAL, {}, {}], {"cache_refresh_interval": None, "suffix_length": None}),
+    ([{"use_cache": True}, {}, DUAL, {}], DUAL),
+    ([{"cache_implementation": "dual"}, {"use_cache": False}, {}, {}], {"cache_implementation": "dual"}),
+    # Words of transformers about sampling.
+    ([{"do_sample": True}, {}, {"temperature": 0.7}, {}], {"temperature": 0.7}),
+    ([{"do_sample": True}, {}, {"temperature": 0.0}, {}], {"temperature": 1.0}),
+    (
+        [{}, GenerationConfig(do_sample=False, num_beams=1, use_cache=True), {"temperature": 0.7}, {}],
+        {"temperature": 0},
+    ),
+    ([{"temperature": 0.7}, {"do_sample": False}, {}, {}], {"temperature": 0.7}),
+]
+
+
+@pytest.mark.parametrize(("layers", "expected"), MERGED)
+def test_the_first_layer_that_sets_a_setting_wins(layers, expected):
+    keywords, given, *recipes = layers
+    given = given if isinstance(given, GenerationConfig) else DiffusionGenerationConfig(**given)
+    recipes = [DiffusionGenerationConfig(**recipe) for recipe in recipes]
+    before = [recipe.to_dict() for recipe in recipes]
+    resolved = resolve(WithAdapter(recipes), given, **keywords)
+    assert {name: getattr(resolved, name) for name in expected} == expected
+    assert [recipe.to_dict() for recipe in recipes] == before
 
 
 @pytest.mark.parametrize("recipe", [{}, {"temperature": 0.0}, {"do_sample": False}], ids=str)
