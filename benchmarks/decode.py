@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from speed import (
-    SpeedArguments,
+    SHAPES,
     fixed_recipe,
     measure_peak_memory,
     random_model,
@@ -63,6 +63,20 @@ OFFICIAL_LLADA_CONFIG = {
 
 
 @dataclass
+class SpeedArguments:
+    """What is decoded, and how."""
+
+    shape: str = field(default="small", metadata={"help": f"Shape of the model: {', '.join(SHAPES)}."})
+    passes: int = field(default=64, metadata={"help": "Forward passes for an answer, about."})
+    prompt_length: int = field(default=64, metadata={"help": "Tokens of a prompt."})
+    max_new_tokens: int = field(default=256, metadata={"help": "Tokens of an answer."})
+    block_length: int = field(default=32, metadata={"help": "Tokens of a block."})
+    dtype: str = field(default="float32", metadata={"help": "Of the weights."})
+    device: str = field(default="cpu", metadata={"help": "cpu or cuda."})
+    repeats: int = field(default=3, metadata={"help": "Decodes that are timed; their median counts."})
+
+
+@dataclass
 class AgainstArguments:
     """The other code, and where the figures go."""
 
@@ -74,19 +88,18 @@ class AgainstArguments:
 def compare(arguments: SpeedArguments, checkout: str, python: str) -> dict[str, Any]:
     """Runs both implementations on one prompt and prints a table of both."""
     dtype = getattr(torch, arguments.dtype)
-    model = random_model(arguments.shape, dtype, arguments.device, arguments.attn_implementation)
+    model = random_model(arguments.shape, dtype, arguments.device)
     functions = OFFICIAL_FUNCTIONS[model.config.model_type]
-    caches = [cache for cache in arguments.caches if cache in functions]
     prompt = random_prompts(model, 1, arguments.prompt_length)
     threshold = find_threshold(model, prompt, arguments)
     settings = {"gen_length": arguments.max_new_tokens, "block_length": arguments.block_length, "threshold": threshold}
-    runs = [{"function": functions[cache], **settings} for cache in caches]
+    runs = [{"function": functions[cache], **settings} for cache in functions]
     official = run_official(model, prompt, runs, arguments, checkout, python)
     print(f"\nentropy threshold {threshold:.4f}\n")
     print("| Cache | Code | Passes | Seconds | Tokens/s | ms/pass | Memory, MB | Same tokens | Tokens/s, ratio |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | --- | ---: |")
     rows = []
-    for cache, theirs in zip(caches, official, strict=True):
+    for cache, theirs in zip(functions, official, strict=True):
         ours = time_ours(model, prompt, threshold, arguments, cache)
         same = ours.pop("tokens") == theirs.pop("tokens")
         rows.append({"cache": cache, "ours": ours, "official": theirs, "same_tokens": same})
@@ -113,9 +126,9 @@ def find_threshold(model: PreTrainedModel, prompt: torch.LongTensor, arguments: 
     for _ in range(14):
         middle = (low + high) / 2
         nfe = decode(model, prompt, middle, arguments, "dual").nfe.item()
-        if nfe == arguments.passes[0]:
+        if nfe == arguments.passes:
             return middle
-        low, high = (middle, high) if nfe > arguments.passes[0] else (low, middle)
+        low, high = (middle, high) if nfe > arguments.passes else (low, middle)
     return middle
 
 

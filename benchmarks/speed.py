@@ -1,7 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Speed of decoding: models of any shape with random weights, on a fixed schedule, beside what the machine could do.
-
-    python benchmarks/speed.py --shape small --batch_sizes 1 8 --caches none dual --output FILE
+"""Measures of speed for the other scripts: models of any shape with random weights, times, memory, the least time.
 
 Random weights are certain of nothing, so the tokens to commit are counted out: as many passes as asked for, spread
 over the blocks, whatever the model predicts.
@@ -13,21 +11,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
-from itertools import product
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
-from transformers import AutoModelForMaskedLM, CompileConfig, HfArgumentParser, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForMaskedLM, CompileConfig, PreTrainedConfig, PreTrainedModel
 
-from hf_dparallel.environment import describe_environment
 from hf_dparallel.generation.configuration import DiffusionGenerationConfig, resolve
 from hf_dparallel.models.dream.configuration_dream import DreamConfig
 from hf_dparallel.models.llada.configuration_llada import LLaDAConfig
 from hf_dparallel.models.sdar.configuration_sdar import SDARConfig
-from hf_dparallel.reports import markdown_table, write_json
 
 
 SHAPES: dict[str, LLaDAConfig | DreamConfig | SDARConfig] = {
@@ -75,52 +69,9 @@ SHAPES: dict[str, LLaDAConfig | DreamConfig | SDARConfig] = {
         bos_token_id=481,
     ),
 }
-CACHES = ("none", "prefix", "dual", "block")
 # Wide enough for entropies between 0 and several nats.
 _HEAD_LOGIT_STD = 6.0
 _SECONDS_PER_PROBE = 0.5
-
-
-@dataclass
-class SpeedArguments:
-    """What is decoded, and how."""
-
-    shape: str = field(default="small", metadata={"help": f"Shape of the model: {', '.join(SHAPES)}."})
-    batch_sizes: list[int] = field(default_factory=lambda: [1], metadata={"help": "Prompts decoded together."})
-    caches: list[str] = field(
-        default_factory=lambda: ["none", "prefix", "dual"], metadata={"help": f"Caches: {', '.join(CACHES)}."}
-    )
-    passes: list[int] = field(default_factory=lambda: [64], metadata={"help": "Forward passes for an answer."})
-    prompt_length: int = field(default=64, metadata={"help": "Tokens of a prompt."})
-    max_new_tokens: int = field(default=256, metadata={"help": "Tokens of an answer."})
-    block_length: int = field(default=32, metadata={"help": "Tokens of a block."})
-    dtype: str = field(default="auto", metadata={"help": "auto is bfloat16 on a GPU and float32 on a CPU."})
-    device: str = field(default="auto", metadata={"help": "auto is the GPU, if there is one."})
-    attn_implementation: str = field(default="sdpa", metadata={"help": "Attention of transformers to use."})
-    compiled: bool = field(
-        default=False, metadata={"help": "Compile the model with transformers' CompileConfig(dynamic=False)."}
-    )
-    repeats: int = field(default=3, metadata={"help": "Decodes that are timed; their median counts."})
-
-    def __post_init__(self):
-        if self.shape not in SHAPES:
-            raise ValueError(f"`shape` must be one of {', '.join(SHAPES)}, got {self.shape!r}.")
-        unknown = [cache for cache in self.caches if cache not in CACHES]
-        if unknown:
-            raise ValueError(f"`caches` must be among {', '.join(CACHES)}, got {', '.join(unknown)}.")
-        if self.device == "auto":
-            self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        if self.dtype == "auto":
-            self.dtype = "bfloat16" if self.device == "cuda" else "float32"
-        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
-            raise ValueError(f"`dtype` must be the name of a torch dtype, got {self.dtype!r}.")
-
-
-@dataclass
-class OutputArguments:
-    """Where the figures go."""
-
-    output: str | None = field(default=None, metadata={"help": "JSON file for the figures."})
 
 
 def random_model(
@@ -282,59 +233,6 @@ def _profile(decode: Callable[[], Any], passes: int, seconds: float) -> dict[str
     }
 
 
-def measure_speed(arguments: SpeedArguments) -> dict[str, Any]:
-    """Measures every combination of batch size, cache and number of passes, and returns the measurements as `rows`."""
-    dtype = getattr(torch, arguments.dtype)
-    model = random_model(arguments.shape, dtype, arguments.device, arguments.attn_implementation)
-    machine = measure_machine(dtype, arguments.device)
-    combinations = list(product(arguments.batch_sizes, arguments.caches, arguments.passes))
-    rows = [
-        measure_decoding(
-            model,
-            machine,
-            batch_size=batch_size,
-            prompt_length=arguments.prompt_length,
-            max_new_tokens=arguments.max_new_tokens,
-            block_length=arguments.block_length,
-            passes=passes,
-            cache=None if cache == "none" else cache,
-            repeats=arguments.repeats,
-            compiled=arguments.compiled,
-        )
-        for batch_size, cache, passes in tqdm(combinations, desc="Speed")
-    ]
-    return {
-        "rows": rows,
-        "machine": asdict(machine),
-        "settings": vars(arguments),
-        "num_threads": torch.get_num_threads(),
-        "environment": describe_environment(),
-    }
-
-
-def describe_speed(result: dict[str, Any]) -> str:
-    """Writes the result of [`measure_speed`]: what the machine can do, and a table."""
-    settings, machine = result["settings"], result["machine"]
-    header = ("Cache", "Batch", "Passes", "ms/pass", "Tokens/s", "Floor, ms/pass", "Part of it", "Memory, MB")
-    rows = [
-        (
-            row["cache"],
-            row["batch_size"],
-            row["passes"],
-            f"{row['ms_per_pass']:.1f}",
-            f"{row['tokens_per_s']:.1f}",
-            f"{row['floor_ms_per_pass']:.1f}",
-            f"{row['part_of_floor']:.0%}",
-            "unknown" if row["peak_memory_mb"] is None else f"{row['peak_memory_mb']:.0f}",
-        )
-        for row in result["rows"]
-    ]
-    return (
-        f"{settings['shape']}, {settings['dtype']} on {settings['device']}: reads {machine['bandwidth'] / 1e9:.1f} "
-        f"GB/s, computes {machine['flops'] / 1e12:.2f} TFLOP/s\n\n{markdown_table(header, rows)}"
-    )
-
-
 def fixed_recipe(
     model: PreTrainedModel, max_new_tokens: int, block_length: int, cache: str | None
 ) -> DiffusionGenerationConfig:
@@ -389,19 +287,6 @@ def computed_widths(model: PreTrainedModel) -> Iterator[list[int]]:
         hook.remove()
 
 
-def recorded(function: Callable, seconds: list[float]) -> Callable:
-    """Returns the function, which appends the CPU time of each of its calls in this thread."""
-
-    def call(*args, **kwargs):
-        start = time.thread_time()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            seconds.append(time.thread_time() - start)
-
-    return call
-
-
 def timed(function: Callable[[], Any], device: str, clock: Callable[[], float] = time.perf_counter) -> float:
     """Returns the seconds of a call, until the device is done."""
     _wait(device)
@@ -440,15 +325,3 @@ def _wait(device: str) -> None:
 def _resident_mb(field: str) -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
-
-
-def main() -> None:
-    arguments, output = HfArgumentParser([SpeedArguments, OutputArguments]).parse_args_into_dataclasses()
-    result = measure_speed(arguments)
-    print(describe_speed(result))
-    if output.output is not None:
-        write_json(result, output.output)
-
-
-if __name__ == "__main__":
-    main()

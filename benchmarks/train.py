@@ -9,7 +9,6 @@ batch. Its drawing of masks is replaced by ours, so that the two losses can be c
 """
 
 import copy
-import dataclasses
 import functools
 import importlib.util
 import statistics
@@ -37,10 +36,8 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from hf_dparallel import (
     CertaintyForcingConfig,
     CertaintyForcingTrainer,
-    DataCollatorForSemiAutoregressiveMasking,
 )
 from hf_dparallel.environment import describe_environment
-from hf_dparallel.models import scoring
 from hf_dparallel.reports import write_json
 
 
@@ -99,37 +96,13 @@ class Step:
             peft_config=LoraConfig(r=arguments.lora_rank, lora_alpha=arguments.lora_rank),
         )
         self.model = self.trainer.model.train()
-        self.rows = rows
-        self.collate(self.trainer.data_collator)
+        self.batch = {name: tensor.to(model.device) for name, tensor in self.trainer.data_collator(rows).items()}
         self.clean = torch.tensor(tokens, device=model.device)
         self.mask_token_id = model.config.mask_token_id
-
-    def collate(self, data_collator: DataCollatorForSemiAutoregressiveMasking) -> None:
-        """Makes the batch that the losses are of."""
-        self.trainer.data_collator = data_collator
-        self.batch = {name: tensor.to(self.model.device) for name, tensor in data_collator(self.rows).items()}
 
     def ours(self) -> torch.Tensor:
         """Computes the trainer's loss."""
         return self.trainer.compute_loss(self.model, self.batch)
-
-    def ours_of_one_block(self) -> torch.Tensor:
-        """Computes a block-causal model's loss on rows without a clean copy, which teach one block each."""
-        every_block = self.trainer.data_collator
-        self.collate(dataclasses.replace(every_block, attention="full"))
-        try:
-            return self.ours()
-        finally:
-            self.collate(every_block)
-
-    def ours_in_one_chunk(self) -> torch.Tensor:
-        """Does the same with all logits in memory and nothing computed twice: what the chunks cost and save."""
-        size = scoring._CHUNK_NUMEL
-        scoring._CHUNK_NUMEL = 2**62
-        try:
-            return self.ours()
-        finally:
-            scoring._CHUNK_NUMEL = size
 
     def official(self, checkout: str) -> Callable[[], torch.Tensor]:
         """Returns the official trainer's `compute_loss`, given our masks."""
@@ -236,9 +209,7 @@ def measurements(arguments: TrainingSpeedArguments, folder: str) -> Iterator[tup
     """Yields what is measured and its function: each loss, without and with activation checkpointing."""
     step = Step(arguments, folder)
     losses = {} if arguments.against is None else {"official": step.official(arguments.against)}
-    if step.trainer.data_collator.attention != "full":
-        losses["ours, one block"] = step.ours_of_one_block
-    losses |= {"ours": step.ours, "ours, one chunk": step.ours_in_one_chunk}
+    losses |= {"ours": step.ours}
     for checkpointing in (False, True):
         if checkpointing:
             step.model.activation_checkpointing_enable({"use_reentrant": False})

@@ -1,22 +1,15 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The benchmark counts what it says it counts; its times are not tested."""
 
-import json
-import sys
-
 import pytest
-import speed
 import torch
 from speed import (
     SHAPES,
     Machine,
-    SpeedArguments,
     computed_widths,
-    describe_speed,
     floor_seconds,
     measure_decoding,
     measure_peak_memory,
-    measure_speed,
     random_model,
 )
 
@@ -74,26 +67,6 @@ def test_floor_of_a_pass(model):
     assert floor_seconds(model, Machine(1e30, 1e6), 100, 10) == pytest.approx(expected)
 
 
-def test_table_and_figures():
-    arguments = SpeedArguments(shape="tiny", caches=["none", "dual"], passes=[16], max_new_tokens=64, repeats=1)
-    result = measure_speed(arguments)
-    assert [row["cache"] for row in result["rows"]] == ["none", "dual"]
-    title, _, *table = describe_speed(result).splitlines()
-    assert title.startswith("tiny, float32 on cpu: reads ")
-    assert len(table) == 4 and table[-1].startswith("| dual  |     1 |     16 | ")
-    assert result["environment"]["torch"] and result["machine"]["bandwidth"] > 0
-
-
-def test_the_script_writes_its_figures(monkeypatch, tmp_path, capsys):
-    flags = ["--shape", "tiny", "--batch_sizes", "1", "2", "--caches", "none", "dual", "--passes", "9"]
-    flags += ["--max_new_tokens", "64", "--repeats", "1", "--output", str(tmp_path / "figures.json")]
-    monkeypatch.setattr(sys, "argv", ["speed.py", *flags])
-    speed.main()
-    assert "| dual  |     2 |      9 |" in capsys.readouterr().out
-    rows = json.loads((tmp_path / "figures.json").read_text())["rows"]
-    assert [(row["batch_size"], row["cache"]) for row in rows] == [(1, "none"), (1, "dual"), (2, "none"), (2, "dual")]
-
-
 def test_without_linux_the_memory_is_unknown(monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
     called = []
@@ -116,19 +89,3 @@ def test_shapes_are_those_of_the_published_models():
     assert count(SHAPES["llada-8b"]) == pytest.approx(8.02e9, rel=0.01)
     assert count(SHAPES["dream-7b"]) == pytest.approx(7.62e9, rel=0.01)
     assert count(SHAPES["sdar-8b"]) == pytest.approx(8.19e9, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"shape": "huge"},
-            r"`shape` must be one of llada-8b, .*, small-sdar, tiny, tiny-sdar, got 'huge'",
-        ),
-        ({"caches": ["static"]}, r"`caches` must be among none, prefix, dual, block, got static"),
-        ({"dtype": "floaty"}, r"`dtype` must be the name of a torch dtype"),
-    ],
-)
-def test_bad_settings(settings, message):
-    with pytest.raises(ValueError, match=message):
-        SpeedArguments(**settings)
