@@ -55,12 +55,12 @@ EXTRAS = {
         "uvicorn>=0.54",
     ],
     "ray": ["ray[data]>=2.60"],  # `hf-dparallel trajectories --ray_actors`
+    "play": ["gradio>=6"],  # `hf-dparallel play` and examples/space
     "viz": ["matplotlib>=3.9"],  # the pictures of `hf-dparallel demo` and `inspect`
 }
 EXTRAS["dev"] = [
     *(requirement for extra in EXTRAS.values() for requirement in extra),
     "build",
-    "gradio>=6",
     "httpx",
     "hypothesis",
     "ipykernel",

@@ -111,9 +111,9 @@ SERVER = [*MODEL, *BATCH_SIZE, *RECIPE, *group("server",
         Choice(("debug", "info", "warning", "error")), default="info", is_minor=True),
 )]
 _COMMANDS: list[click.Command] = [
-    Command("play", "watch the bundled teacher and its student race, in the browser", [
+    Command("play", "watch the bundled teacher and its student answer, in the browser", [
         *OUTPUT,
-        Flag("port", "Port of the page. 0 chooses a free port.", PORT, default=0),
+        Flag("port", "Port of the page. By default the first free one from 7860 on.", PORT, default=0),
         Flag("browser", "Open the page in a browser. --no_browser only prints its address.", bool, default=True),
     ], "--port 8000"),
     Command("demo", "distil the bundled teacher and compare it with its student", [

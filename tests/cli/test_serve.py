@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import click
 import httpx
@@ -82,14 +83,15 @@ def test_an_address_that_is_in_use_is_said_before_the_model_is_loaded(hf):
 
 @pytest.mark.parametrize(("flags", "screen"), [((), ":0"), (("--no_browser",), ":0"), ((), "")])
 def test_play_opens_the_page_of_the_bundled_models(hf, monkeypatch, flags, screen):
-    opened, served = [], []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    monkeypatch.setattr("hf_dparallel.cli.play_command.serve", lambda flags, listener: served.append(flags) or {})
+    launched = []
+    page = SimpleNamespace(
+        launch=lambda **settings: launched.append(settings) or (None, "http://127.0.0.1:7860", None)
+    )
+    monkeypatch.setattr("hf_dparallel.cli.play_command.make_page", lambda student: page)
     monkeypatch.setenv("DISPLAY", screen)
-    code, out, _ = hf("play", *flags)
-    assert code == 0 and re.fullmatch(r"http://127\.0\.0\.1:\d+/#play\n", out)
-    assert opened == ([out.strip()] if screen and not flags else [])
-    assert [(flags.model, flags.adapter) for flags in served] == [("demo", ("demo-student",))]
+    assert hf("play", "--port", "7861", *flags)[0] == 0
+    (settings,) = launched
+    assert (settings["inbrowser"], settings["server_port"]) == (bool(screen and not flags), 7861)
 
 
 def test_a_server_for_everyone_without_key_warns(hf, monkeypatch):

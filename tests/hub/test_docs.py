@@ -33,6 +33,6 @@ def test_the_page_runs(hub, tmp_path, monkeypatch):
     run_blocks(ROOT / "docs" / "reference" / "hub.md")
 
     space = hub.repository("user/llada-dparallel-demo", "spaces").files()
-    assert space.keys() == {"README.md", "answers.py", "app.py", "requirements.txt"}
+    assert space.keys() == {"README.md", "app.py", "requirements.txt"}
     assert (tmp_path / "llada-merged" / "model.safetensors").is_file()
     assert (tmp_path / "llada-published" / "modeling_llada.py").is_file()

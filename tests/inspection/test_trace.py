@@ -34,7 +34,9 @@ def test_trace_holds_what_generate_returns():
     out = model.generate(torch.tensor([prompt]), RECIPE, **SHOWN)
     trace = trace_decode(model, tokenizer, prompt, RECIPE, "Teacher")
     assert (trace.name, trace.prompt) == ("Teacher", tokenizer.decode(prompt))
-    assert trace.tokens == [tokenizer.decode([token]) for token in out.sequences[0, 3:].tolist()]
+    # Together they are the text, also where the tokenizer joins words by spaces.
+    assert [text.strip() for text in trace.tokens] == [tokenizer.decode([t]) for t in out.sequences[0, 3:].tolist()]
+    assert "".join(trace.tokens) == tokenizer.decode(out.sequences[0])[len(tokenizer.decode(prompt)) :]
     assert trace.commit_step == out.commit_step[0].tolist() and -1 in trace.commit_step
     assert (trace.nfe, trace.tokens_per_forward) == (out.nfe.item(), out.tokens_per_forward.item())
     assert trace.settings == {"max_new_tokens": 16, "block_length": 8, "entropy_threshold": 1.0}
@@ -82,7 +84,7 @@ def test_row_of_a_padded_batch_and_of_an_infilled_prompt():
     settings = {"max_new_tokens": 10, "block_length": 4, "block_origin": "answer"}
     of_answer = trace_decode(make_sdar(), tokenizer, [9], RECIPE.updated(**settings))
     assert of_answer.blocks() == [range(0, 4), range(4, 8), range(8, 10)]
-    assert printed(print_passes, infilled)[-1].endswith(" ".join(infilled.tokens))
+    assert printed(print_passes, infilled)[-1].endswith("".join(infilled.tokens))
 
 
 def test_output_without_certainty_is_refused():

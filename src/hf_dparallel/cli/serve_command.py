@@ -62,7 +62,7 @@ def serve(flags: Flags, listener: socket.socket) -> dict[str, int]:
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     slots = engine.num_slots
-    note(f"Serving {', '.join(names)} at {url}/v1, {slots} prompts at a time, and a chat at {url}. Ctrl-C stops it.")
+    note(f"Serving {', '.join(names)} at {url}/v1, {slots} prompts at a time. Ctrl-C stops it.")
     # uvicorn ends requests in flight, then raises the signal again, which must not kill this process.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:

@@ -15,7 +15,7 @@ from ..generation.output import DiffusionGenerationOutput
 from .certainty import required
 
 
-_TextOf = Callable[[int], str]
+_TextOf = Callable[..., str]
 
 
 @dataclass
@@ -132,10 +132,12 @@ def trace_output(
     padded = out.sequences[row, : out.sequences.shape[1] - length].tolist()
     prompt_ids = list(dropwhile(lambda token: token == config.padding_token_id, padded))
     text_of = cache(partial(_text_of, tokenizer))
+    # When infilling, there is no token before the first.
+    tokens = [None, *out.sequences[row].tolist()][-length - 1 :]
     return DecodeTrace(
         name=name,
         prompt=tokenizer.decode(prompt_ids),
-        tokens=[text_of(token) for token in out.sequences[row, -length:].tolist()],
+        tokens=[text_of(token, before) for before, token in pairwise(tokens)],
         commit_step=out.commit_step[row].tolist(),
         block_length=config.block_length,
         first_block_length=_first_block_length(config, len(prompt_ids), length, attention),
@@ -149,12 +151,15 @@ def trace_output(
 
 def _revised(out: DiffusionGenerationOutput, row: int, text_of: _TextOf) -> dict[int, list[tuple[int, str | None]]]:
     states = required(out, "standing")[row, : int(out.nfe[row])].tolist()
-    states.append(out.sequences[row, -len(states[0]) :].tolist())
+    # When infilling, there is no token before the first.
+    first, *last = [None, *out.sequences[row].tolist()][-len(states[0]) - 1 :]
+    states.append(last)
     events: dict[int, list[tuple[int, str | None]]] = {}
     for step, (before, after) in enumerate(pairwise(states)):
         for position, (old, new) in enumerate(zip(before, after, strict=True)):
             if old != new and out.commit_step[row, position] >= 0:
-                events.setdefault(position, []).append((step, None if new < 0 else text_of(new)))
+                text = None if new < 0 else text_of(new, states[-1][position - 1] if position else first)
+                events.setdefault(position, []).append((step, text))
     return {position: changes for position, changes in events.items() if len(changes) > 1}
 
 
@@ -178,8 +183,12 @@ def _predictions(out: DiffusionGenerationOutput, row: int, step: int, text_of: _
     }
 
 
-def _text_of(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
-    """Returns the text of a token, or its name in the vocabulary if it is only a part of a character."""
-    text = tokenizer.decode([token])
-    is_whole = text and "\N{REPLACEMENT CHARACTER}" not in text
+def _text_of(tokenizer: PreTrainedTokenizerBase, token: int, before: int | None = None) -> str:
+    """Returns the text of a token, or its name in the vocabulary if it is only a part of a character.
+
+    The token before decides in some tokenizers whether a text begins with a space.
+    """
+    first = "" if before is None else tokenizer.decode([before])
+    text = tokenizer.decode([token] if before is None else [before, token])[len(first) :]
+    is_whole = text and "\N{REPLACEMENT CHARACTER}" not in first + text
     return text if is_whole else str(tokenizer.convert_ids_to_tokens(token))

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from transformers import PreTrainedTokenizerBase
 
@@ -28,7 +28,6 @@ from .incremental_text import IncrementalText, say_draft, say_logprobs
 from .json_answers import JsonAnswer
 from .requests import CompletionRequest, ServedModel, choose_model, read_request
 from .tool_calls import ToolChoice
-from .web_page import render_page
 
 
 class PendingRequest:
@@ -205,11 +204,6 @@ class Api:
     max_request_bytes: int
     start: int = field(default_factory=lambda: int(time.time()))
 
-    async def page(self, request: Request) -> Response:
-        """Answers `GET /`."""
-        page, headers = render_page()
-        return HTMLResponse(page, headers=headers)
-
     async def complete(self, kind: type[Body], request: Request) -> Response:
         """Answers a `POST` whose body has the class `kind`."""
         self._authorize(request)
@@ -306,7 +300,6 @@ def make_app(
 
     return Starlette(
         routes=[
-            Route("/", api.page),
             Route("/v1/chat/completions", partial(api.complete, ChatBody), methods=["POST"]),
             Route("/v1/completions", partial(api.complete, TextBody), methods=["POST"]),
             Route("/v1/models", api.models),
@@ -342,7 +335,7 @@ async def _refuse(request: Request, error: RequestError) -> Response:
 async def _refuse_route(request: Request, error: HTTPException) -> Response:
     message = (
         f"{request.method} {request.url.path}: {error.detail}. The endpoints are /v1/chat/completions, "
-        "/v1/completions, /v1/models and /health; the page is at /."
+        "/v1/completions, /v1/models and /health."
     )
     return await _refuse(request, RequestError(message, status=error.status_code))
 

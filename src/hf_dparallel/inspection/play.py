@@ -1,0 +1,172 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The page of `hf-dparallel play` and of the Space: a base model and its student answer a question. Needs gradio."""
+
+import html
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from ..generation.compatibility import active_adapter, set_adapter
+from ..generation.configuration import recipe_of
+from ..pass_colors import CSS as PASS_COLORS
+from .trace import DecodeTrace, trace_decode
+
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+# Questions to the bundled models, by title.
+QUESTIONS = {
+    "two steps": "Mia has 14 pens. She finds 6 more and then sells 5. How many pens are left?",
+    "four steps": "Tom has 20 coins. He finds 8 more and loses 5. Then he buys 9 more and loses 7. How many are left?",
+    "number words": "Emma has twenty-three books and buys eight more. How many books does she have?",
+    "something else": "What is the capital of France?",
+}
+CSS = f"""
+.gradio-container {{ color-scheme: light; }}
+.dark .gradio-container, .gradio-container.dark {{ color-scheme: dark; }}
+{PASS_COLORS}
+.html-container {{ padding: 0 !important; }}
+.answer {{ line-height: 1.9; overflow-wrap: anywhere; white-space: pre-wrap; min-height: 4rem; }}
+.by-pass {{ border-radius: 0.25rem; padding: 0.1rem 0; }}
+.by-pass.new {{ box-shadow: 0 0 0 1px var(--body-text-color); }}
+.mask {{ display: inline-block; width: 1.1ch; height: 1em; margin: 0 0.15ch; vertical-align: -0.15em;
+  border-radius: 0.2rem; }}
+.cost {{ font-size: 1.15rem; font-weight: bold; font-variant-numeric: tabular-nums; }}
+.legend i {{ display: inline-block; width: 1rem; height: 1em; vertical-align: -0.15em; border-radius: 0.2rem; }}
+.legend .ramp {{ width: 6rem; }}
+.legend .mask {{ --confidence: 0.5; }}
+"""
+_INTRODUCTION = (
+    "# A diffusion model and its student\n{base} answers a question alone and as {student}, which was distilled with "
+    "[dParallel](https://huggingface.co/papers/2509.26488) to be certain of many tokens at once."
+)
+_LEGEND = (
+    '<p class="legend">first pass <i class="ramp"></i> last pass &emsp; '
+    '<i class="mask"></i> a mask, filled as high as its confidence</p>'
+)
+Traces = tuple[DecodeTrace, DecodeTrace]
+
+
+class Pair:
+    """A base model and its student: one model, without and with its adapter. Both use the student's recipe.
+
+    Args:
+        student (`str`): the adapter, which says itself what its base is; or a model without any.
+    """
+
+    def __init__(self, student: str):
+        self.model = AutoModelForMaskedLM.from_pretrained(student, dtype="auto", device_map="auto").eval()
+        self.adapter = active_adapter(self.model)
+        self.base = self.model.config.name_or_path
+        self.tokenizer = AutoTokenizer.from_pretrained(self.base)
+        self.recipe = recipe_of(self.model)
+
+    def answer(self, question: str, base_too: bool = False, **settings: Any) -> Traces:
+        """Decodes the answers of both, that of the base model with one token per pass unless `base_too`."""
+        messages = [{"role": "user", "content": question}]
+        prompt_ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+        fast = self.recipe.updated(**settings)
+        slow = fast if base_too else fast.one_token_per_pass()
+        try:
+            set_adapter(self.model, None)
+            base = trace_decode(self.model, self.tokenizer, prompt_ids, slow)
+        finally:
+            set_adapter(self.model, self.adapter)
+        return base, trace_decode(self.model, self.tokenizer, prompt_ids, fast)
+
+    def to_html(self, trace: DecodeTrace, num_passes: int) -> str:
+        """Returns an answer after `num_passes`, each token in the colour of its pass, and its cost so far."""
+        num_passes = min(num_passes, trace.nfe)
+        predicted = trace.predictions[num_passes - 1] if num_passes else {}
+        spans = []
+        for position in range(len(trace.tokens)):
+            step, text = trace.standing(position, num_passes)
+            if text is not None and text.strip() not in self.tokenizer.all_special_tokens:
+                new = " new" * (step == num_passes - 1 < trace.nfe - 1)
+                # A space has no colour, which would stand out at the end of a line.
+                word = text.lstrip(" ")
+                space = " " * (len(text) - len(word)) if spans else ""
+                when = f"--when:{step / max(trace.nfe - 1, 1):.3f}"
+                spans.append(f'{space}<span class="by-pass{new}" style="{when}">{html.escape(word)}</span>')
+            elif text is None and num_passes < trace.nfe:
+                confidence = predicted[position].confidence if position in predicted else 0
+                spans.append(f'<span class="mask" style="--confidence:{confidence:.3f}"></span>')
+        cost = f"{num_passes} pass{'es' * (num_passes != 1)}"
+        if num_passes == trace.nfe:
+            cost += f", {trace.tokens_per_forward:.1f} tokens per pass"
+        return f'<div class="answer">{"".join(spans)}</div><p class="cost">{cost}</p>'
+
+
+def make_page(student: str, questions: Mapping[str, str] = QUESTIONS) -> "gr.Blocks":
+    """Loads a student and its base model, and returns the page that plays their answers. Launch it with [`CSS`].
+
+    Args:
+        student (`str`): the adapter, which says itself what its base is; or a model without any.
+        questions (`Mapping[str, str]`, *optional*): questions to propose, by title.
+    """
+    import gradio as gr
+
+    pair = Pair(student)
+    with gr.Blocks(title="hf-dparallel") as page:
+        gr.Markdown(_INTRODUCTION.format(base=Path(pair.base).name, student=Path(student).name))
+        question = gr.Textbox(next(iter(questions.values())), label="Question")
+        gr.Examples(list(questions.values()), question, example_labels=list(questions))
+        with gr.Row():
+            rule = {"label": "Entropy threshold", "info": "Decides tokens of at most this entropy (nats)."}
+            canvas = {"label": "Tokens", "info": "Length of the canvas."}
+            both = {"label": "Threshold for the base model, too", "info": "Else one token per pass."}
+            settings = [
+                gr.Slider(0, 3, pair.recipe.entropy_threshold or 0.5, step=0.05, min_width=250, **rule),
+                gr.Slider(32, 512, pair.recipe.max_new_tokens or 128, step=32, min_width=250, **canvas),
+                gr.Checkbox(min_width=250, **both),
+            ]
+        # Until the browser has all of the page, a click would do nothing.
+        button = gr.Button("Answer", variant="primary", interactive=False)
+        page.load(lambda: gr.Button(interactive=True), None, button, api_visibility="private", show_progress="hidden")
+        with gr.Row():
+            panels = [_panel(name) for name in ("Base model", "Student")]
+        passes = gr.Slider(0, 1, 0, step=1, label="Pass", visible=False)
+        gr.HTML(_LEGEND)
+        traces = gr.State()
+
+        def answer(question: str, threshold: float, length: int, base_too: bool) -> Iterator[dict[Any, Any]]:
+            if not question.strip():
+                raise gr.Error("Ask a question first.")
+            try:
+                both = pair.answer(question, base_too, entropy_threshold=threshold, max_new_tokens=length)
+            except ValueError as error:
+                raise gr.Error(str(error)) from error
+            longest = max(trace.nfe for trace in both)
+            yield {traces: both, passes: gr.Slider(0, longest, 0, visible=True)}
+            for number in range(longest + 1):
+                yield show(both, number) | {passes: number}
+                # At most six seconds in all.
+                time.sleep(min(6 / longest, 0.3))
+
+        def show(both: Traces, number: int) -> dict[Any, Any]:
+            return {panel: pair.to_html(trace, number) for panel, trace in zip(panels, both, strict=True)}
+
+        # One at a time: both answers come from one model, whose adapter is switched.
+        gr.on(
+            [button.click, question.submit],
+            answer,
+            inputs=[question, *settings],
+            outputs=[*panels, passes, traces],
+            api_name="answer",
+            show_progress="hidden",
+            concurrency_limit=1,
+        )
+        passes.input(show, [traces, passes], panels, api_visibility="private", show_progress="hidden")
+    return page
+
+
+def _panel(name: str) -> "gr.HTML":
+    import gradio as gr
+
+    with gr.Column():
+        gr.Markdown(f"### {name}")
+        return gr.HTML(elem_id=name.split()[0].lower())

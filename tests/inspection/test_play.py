@@ -1,0 +1,119 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The page of `hf-dparallel play` and of examples/space."""
+
+import html
+import re
+from pathlib import Path
+
+import gradio as gr
+import pytest
+from huggingface_hub import RepoCard
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+import hf_dparallel
+from hf_dparallel import demo
+from hf_dparallel.inspection.play import CSS, QUESTIONS, Pair, make_page
+
+from ..browser import NEEDS_BROWSER, set_window
+
+
+SPACE = Path(__file__).parents[2] / "examples" / "space"
+QUESTION = QUESTIONS["two steps"]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return Pair(demo.STUDENT)
+
+
+@pytest.fixture(scope="module")
+def page() -> gr.Blocks:
+    return make_page(demo.STUDENT)
+
+
+def text_of(frame: str) -> str:
+    """What stands in a frame, without its cost."""
+    return html.unescape(re.sub("<[^>]+>", "", frame.partition("<p")[0]))
+
+
+def test_both_answers_are_played_pass_by_pass(pair):
+    base, student = pair.answer(QUESTION, entropy_threshold=0.5)
+    frames = [pair.to_html(student, number) for number in range(base.nfe + 1)]
+    assert text_of(frames[0]) == "" and text_of(frames[-1]).startswith("We start with 14. Then we add 6:")
+    assert 1 < student.nfe < base.nfe and f">{base.nfe} passes, " in pair.to_html(base, base.nfe)
+    for number, frame in enumerate(frames[: student.nfe]):
+        assert frame.count("--when") == sum(0 <= step < number for step in student.commit_step)
+        assert re.search(f">{number} pass(es)?<", frame)
+        # Masks that nothing is known of yet are empty.
+        filled = [float(text) > 0 for text in re.findall(r"--confidence:([\d.]+)", frame)]
+        assert filled and any(filled) is (number > 0)
+    assert set(frames[student.nfe :]) == {frames[-1]} and "mask" not in frames[-1]
+    fewer, same = pair.answer(QUESTION, base_too=True, entropy_threshold=0.5)
+    assert fewer.nfe < base.nfe and (same.tokens, same.commit_step) == (student.tokens, student.commit_step)
+
+
+def test_texts_of_answers_are_texts(pair):
+    _, student = pair.answer(QUESTION)
+    student.tokens[0] = "<b>"
+    assert "&lt;b&gt;" in pair.to_html(student, student.nfe) and "<b>" not in pair.to_html(student, student.nfe)
+
+
+def test_settings_that_do_not_fit_are_errors_on_the_page(page):
+    (answer,) = (each.fn for each in page.fns.values() if each.api_name == "answer")
+    with pytest.raises(gr.Error, match="Ask a question first"):
+        next(answer(" ", 0.5, 64, False))
+    with pytest.raises(gr.Error, match="`entropy_threshold` must be"):
+        next(answer(QUESTION, -1, 64, False))
+    assert len(list(answer(QUESTION, 0.5, 64, True))) > 2
+
+
+def test_files_of_the_space(monkeypatch):
+    facts = RepoCard.load(SPACE / "README.md").data.to_dict()
+    (version,) = re.findall(r"^gradio==(\S+)$", (SPACE.parents[1] / "constraints.txt").read_text(), re.MULTILINE)
+    assert (facts["sdk"], facts["sdk_version"]) == ("gradio", version)
+    # No index has the package.
+    (wheel,) = re.findall(r"^hf-dparallel @ https://.*/(.*)$", (SPACE / "requirements.txt").read_text(), re.MULTILINE)
+    assert wheel == f"hf_dparallel-{hf_dparallel.__version__}-py3-none-any.whl"
+    monkeypatch.setenv("EXAMPLES", "One?\nTwo?")
+    namespace: dict = {"__name__": "app"}
+    exec((SPACE / facts["app_file"]).read_text(), namespace)
+    assert namespace["questions"] == {"One?": "One?", "Two?": "Two?"} and isinstance(namespace["page"], gr.Blocks)
+
+
+@pytest.fixture(scope="module")
+def url(page):
+    _, url, _ = page.launch(css=CSS, prevent_thread_lock=True, quiet=True)
+    yield url
+    page.close()
+
+
+class TestInABrowser:
+    pytestmark = NEEDS_BROWSER
+
+    @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])
+    def test_a_click_plays_both_answers(self, driver, url, width, scheme):
+        def has(css: str, text: str) -> None:
+            WebDriverWait(driver, 60).until(lambda driver: text in driver.find_element(By.CSS_SELECTOR, css).text)
+
+        set_window(driver, width, 900, scheme)
+        driver.get(url)
+        WebDriverWait(driver, 60).until(
+            lambda driver: driver.find_element(By.CSS_SELECTOR, "button.primary").is_enabled()
+        )
+        driver.find_element(By.CSS_SELECTOR, "button.primary").click()
+        has("#student", "tokens per pass")
+        has("#base", "tokens per pass")
+        assert driver.find_element(By.ID, "base").text.splitlines()[0].endswith("is 15.")
+        assert driver.execute_script("return document.documentElement.scrollWidth") == width
+        colour = driver.execute_script("return getComputedStyle(document.querySelector('.by-pass')).color")
+        assert colour == ("rgb(17, 17, 17)" if scheme == "light" else "rgb(255, 255, 255)")
+        # The slider goes back to the first pass.
+        slider = driver.find_element(By.CSS_SELECTOR, "input[type=number][aria-label*='Pass']")
+        driver.execute_script(
+            "const set = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, 'value').set;"
+            "set.call(arguments[0], 1); arguments[0].dispatchEvent(new Event('input', {bubbles: true}));",
+            slider,
+        )
+        has("#base", "1 pass")
+        assert not [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
