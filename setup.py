@@ -103,7 +103,6 @@ setup(
             "inspection/*.html",
             "models/*/published.toml",
             "serving/*.html",
-            "harness/tasks/*.yaml",
             "hub/custom_generate/*.py",
             "hub/templates/*",
         ],

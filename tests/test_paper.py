@@ -3,7 +3,6 @@
 
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 
@@ -22,8 +21,7 @@ from hf_dparallel.generation import mixin
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.harness import DiffusionHarnessLM
-from hf_dparallel.harness import model as harness_model
-from hf_dparallel.harness.answers import COST_NAMES
+from hf_dparallel.harness.costs import COST_NAMES
 from hf_dparallel.harness.run import TaskRunner
 from hf_dparallel.hub.facts import read_figures
 
@@ -108,13 +106,12 @@ def script_answers(monkeypatch, answers: list[str]):
     """The model of the harness gives these answers, in the order in which it is asked."""
     remaining = iter(answers)
 
-    def decode(answerer, prompts, stop_texts):
-        steps = answerer.config.denoising_steps or 8
-        for key in prompts:
-            cost = asdict(DecodingCost(steps, 13, 12, steps / 100))
-            yield key, {"text": next(remaining), "cost": cost, "batch_size": answerer.batch_size, "device": "cpu"}
+    def decode(lm, settings, prompts):
+        steps = settings.resolved.denoising_steps or 8
+        for name in prompts:
+            yield name, next(remaining), DecodingCost(steps, 13, 12, steps / 100)
 
-    monkeypatch.setattr(harness_model, "decode_answers", decode)
+    monkeypatch.setattr(DiffusionHarnessLM, "_decode", decode)
     # To the tiny tokenizer all words are the same.
     monkeypatch.setattr(DiffusionHarnessLM, "tok_encode", lambda lm, text, **kwargs: list(text.encode()))
 
@@ -126,7 +123,7 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
     answers = [answer for benchmark in benchmarks for answer in right_answers(benchmark.task)]
     wrong = ["I do not know."] * len(answers)
     script_answers(monkeypatch, answers + wrong[:-1] + answers[-1:])
-    runner = TaskRunner("tiny", str(TASKS_FOLDER), True, str(tmp_path), apply_chat_template=True)
+    runner = TaskRunner("tiny", str(TASKS_FOLDER), output_dir=str(tmp_path), apply_chat_template=True)
     methods = ["original", "few-step"]
     comparison = Comparison(runner, preset, benchmarks, methods, changes={"max_new_tokens": 64})
     lm = make_lm(max_length=10**6)
@@ -275,27 +272,7 @@ def test_the_methods_of_the_paper_beside_one_another(measure, checkpoints, tmp_p
     assert "### GSM8K-CoT (0-shot)" in out and [row["method"] for row in rows] == list(METHODS)
     nfe = {row["method"]: row["nfe"] for row in rows}
     assert (nfe["original"], nfe["dual-cache"], nfe["few-step"], nfe["consistency-distillation"]) == (16, 16, 4, 4)
-    # Three checkpoints: three different answers to each of the three questions in the same number of steps.
-    assert len(read_jsonl(tmp_path / "finished_requests.jsonl")) == 6 * 3
     assert read_texts(tmp_path, "few-step") != read_texts(tmp_path, "consistency-distillation")
-
-
-@pytest.mark.usefixtures("_few_tasks", "_in_datasets")
-def test_latencies_of_different_batches_are_not_compared(measure):
-    def measure_methods(methods, *argv):
-        return measure("--preset", "paper-llada", *SHORT, "--methods", methods, *argv)
-
-    (original,), out = measure_methods("original", "--batch_size", "1", "--limit", "2")
-    assert original["batch_size"] == 1 and original["device"] and original["speedup"] == 1 and "Latency" in out
-    # Finished answers keep the batch that they were decoded in.
-    rows, out = measure_methods("original,few-step", "--batch_size", "2", "--limit", "2")
-    assert [row["batch_size"] for row in rows] == [1, 2] and "Latency" not in out
-    assert rows[0]["row_latency_s"] == original["row_latency_s"] and not any("speedup" in row for row in rows)
-    # The third answer of the first row is decoded in another batch than its others.
-    rows, out = measure_methods("original,few-step", "--batch_size", "2")
-    absent = {"batch_size", "device", "row_latency_s", "speedup"}
-    assert absent.isdisjoint(rows[0]) and rows[1]["batch_size"] == 2 and "Latency" not in out
-    assert rows[0]["nfe"] == 16 and "Accuracy" in out
 
 
 def read_texts(folder, method) -> list:
@@ -305,7 +282,7 @@ def read_texts(folder, method) -> list:
 
 @pytest.mark.usefixtures("_few_tasks", "_in_datasets")
 def test_a_preset_alone_decodes_the_model_as_it_is_given(measure):
-    tasks = ("--tasks", "humaneval_instruct", "--gen_kwargs", "max_new_tokens=32", "--allow_code_execution")
+    tasks = ("--tasks", "humaneval_instruct", "--gen_kwargs", "max_new_tokens=32")
     (row,), _ = measure("--preset", "paper-dream", *tasks, "--limit", "1", model="dparallel")
     assert (row["method"], row["num_samples"], row["accuracy"]) == ("dparallel", 1, 0.0)
     assert row["settings"]["entropy_threshold"] == 0.5
@@ -314,7 +291,6 @@ def test_a_preset_alone_decodes_the_model_as_it_is_given(measure):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("--methods original", "humaneval, mbpp: these tasks execute"),
         ("--gen_kwargs entropy_threshold=1", "Remove entropy_threshold"),
         ("--methods orginal", "`methods` must be among original"),
         ("--methods original,dparallel", "which needs an adapter. Add --adapter"),

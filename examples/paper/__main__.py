@@ -4,8 +4,7 @@
     python -m examples.paper --preset paper-llada --model GSAI-ML/LLaDA-8B-Instruct \\
         --adapter user/llada-dparallel --methods original,few-step,dparallel --output_dir runs/table1
 
-Under a launcher, processes share the samples. A run that is started again with the same folder decodes only what is
-missing. Needs the extra `[eval]`.
+Under a launcher, processes share the samples. Needs the extra `[eval]`.
 """
 
 import math
@@ -49,7 +48,7 @@ def names(ctx: click.Context, param: click.Parameter, text: str | None) -> list[
 @click.option("--seed", default=0, help="Seed of all draws.", show_default=True)
 @click.option("--limit", type=float, help="Only the first so many samples of each task; below 1, that share of them.")
 @click.option("--system_instruction", help="Text that begins each prompt.")
-@click.option("--allow_code_execution", is_flag=True, help="Let tasks run programs of the model, sandboxed.")
+@click.option("--confirm_run_unsafe_code", is_flag=True, help="Let tasks run programs without bubblewrap, too.")
 @click.option("--output_dir", type=click.Path(path_type=Path), required=True, help="Folder for reports and samples.")
 def main(
     preset: str,
@@ -61,7 +60,7 @@ def main(
     gen_kwargs: str,
     limit: float | None,
     system_instruction: str | None,
-    allow_code_execution: bool,
+    confirm_run_unsafe_code: bool,
     output_dir: Path,
     **loading: Any,
 ) -> None:
@@ -78,7 +77,7 @@ def main(
     runner = TaskRunner(
         model,
         str(TASKS_FOLDER),
-        allow_code_execution,
+        confirm_run_unsafe_code,
         str(output_dir),
         limit=limit,
         apply_chat_template=True,
@@ -91,7 +90,6 @@ def main(
         lm = DiffusionHarnessLM(
             trained if is_whole else model,
             None if is_whole else trained,
-            finished_requests=str(output_dir / "finished_requests.jsonl"),
             **loading,
         )
         for method in chosen:

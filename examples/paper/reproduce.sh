@@ -21,7 +21,7 @@
 # prompts from GSM8K, from the 12,000 problems of MATH that PRM800K trains on, and from "part of" NuminaMath without
 # saying which: here the first 60,000. For Dream it added about 10,000 prompts for code from AceCode, which are not
 # asked here: judging their answers needs the tests of that data set. Programs that the model writes for HumanEval and
-# MBPP are executed, each in a sandbox.
+# MBPP are executed in bubblewrap.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -103,7 +103,7 @@ train() {  # folder, further settings
 evaluate() {  # adapter, folder, further settings
     # shellcheck disable=SC2086
     run $LAUNCH examples.paper --model "$MODEL" --preset "$PRESET" --batch_size 1 --seed "$SEED" \
-        --adapter "$1" ${LIMIT:+--limit "$LIMIT"} --allow_code_execution --output_dir "$2" "${@:3}"
+        --adapter "$1" ${LIMIT:+--limit "$LIMIT"} --output_dir "$2" "${@:3}"
 }
 
 # A row of an ablation, in the paper's order.

@@ -9,11 +9,10 @@ from typing import Any
 from hf_dparallel.environment import describe_environment, describe_hardware
 from hf_dparallel.evaluation.intervals import wilson_interval
 from hf_dparallel.evaluation.rows import write_evaluation
-from hf_dparallel.harness.answers import COST_NAMES, tasks_of
+from hf_dparallel.harness.costs import COST_NAMES, tasks_of
 from hf_dparallel.harness.model import DiffusionHarnessLM
 from hf_dparallel.harness.request_settings import check_gen_kwargs, without_recipe
 from hf_dparallel.harness.run import TaskRunner, scores_of
-from hf_dparallel.harness.selection import load_tasks, select_tasks
 from hf_dparallel.hashes import stable_hash
 from hf_dparallel.reports import results_table, write_report
 
@@ -43,10 +42,8 @@ class Comparison:
         }
         for settings in self.settings.values():
             check_gen_kwargs(settings)
-        names = [benchmark.task for benchmark in benchmarks]
-        select_tasks(runner.task_manager, names, runner.allow_code_execution)
         self.groups = {benchmark.task: f"{preset}-{benchmark.task}" for benchmark in benchmarks}
-        load_tasks(runner.task_manager, list(self.groups.values()), runner.allow_code_execution)
+        runner.load(list(self.groups.values()))
         self._measured: dict[tuple[str, str], dict[str, Any]] = {}
 
     def measure(self, model: DiffusionHarnessLM, method: str) -> None:
@@ -59,27 +56,25 @@ class Comparison:
                     **_metrics(results, benchmark),
                     "settings": settings,
                     **{name: self.runner.options[name] for name in ("system_instruction", "fewshot_as_multiturn")},
-                    "hardware": {**describe_hardware(model.model), "num_processes": model.world_size},
+                    "hardware": {
+                        **describe_hardware(model.model),
+                        "num_processes": model.world_size,
+                        "batch_size": model.batch_size,
+                    },
                 }
         if self._measured:
             write_comparison(self.rows(), self.preset, self.runner.name, self.runner.output_dir)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns rows with `benchmark`, `method`, the paper's columns and all other metrics; none on other processes.
-
-        There is no `speedup` where answers were decoded in batches of different sizes, or on different devices.
-        """
+        """Returns rows with `benchmark`, `method`, the paper's columns and more; none on other processes."""
         rows = []
         for benchmark in self.benchmarks:
             found = {method: self._measured.get((benchmark.task, method)) for method in self.methods}
             measured = {method: row for method, row in found.items() if row is not None}
-            conditions = {(row.get("batch_size"), row.get("device")) for row in measured.values()}
             baseline = next(iter(measured.values()), {})
             for method, row in measured.items():
                 names = {"benchmark": benchmark.title, "method": method, "title": METHODS[method].title}
-                comparable = len(conditions) == 1 and (None, None) not in conditions
-                speedup = {"speedup": baseline["row_latency_s"] / row["row_latency_s"]} if comparable else {}
-                rows.append(names | row | speedup)
+                rows.append({**names, **row, "speedup": baseline["row_latency_s"] / row["row_latency_s"]})
         return rows
 
 
@@ -105,8 +100,6 @@ def _task_report(rows: Sequence[dict[str, Any]], preset: str, model: str) -> dic
     """Makes a benchmark's rows a report that can be compared with another."""
     first = rows[0]
     asked = ("task", "data", "num_samples", "num_fewshot", "system_instruction", "fewshot_as_multiturn", "metric")
-    # Speed-ups are only there if all answers were decoded in batches of one size, on one device.
-    timed = {name: first[name] if "speedup" in first else None for name in ("device", "batch_size")}
     return {
         "name": model,
         "dataset": first["task"],
@@ -115,14 +108,14 @@ def _task_report(rows: Sequence[dict[str, Any]], preset: str, model: str) -> dic
             **{name: first[name] for name in asked},
             "max_new_tokens": first["settings"]["max_new_tokens"],
         },
-        "hardware": {**first["hardware"], **timed},
+        "hardware": first["hardware"],
         "rows": [{**_columns(row), "curve": row["title"], "recipe": row["settings"]} for row in rows],
     }
 
 
 def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
     """Renames a row for [`results_table`]."""
-    return {**row, "method": row["title"]} | ({"latency_s": row["row_latency_s"]} if "speedup" in row else {})
+    return {**row, "method": row["title"], "latency_s": row["row_latency_s"]}
 
 
 def _metrics(results: Mapping[str, Any], benchmark: PaperTask) -> dict[str, Any]:
@@ -142,7 +135,6 @@ def _metrics(results: Mapping[str, Any], benchmark: PaperTask) -> dict[str, Any]
         "num_samples": sum(results["n-samples"][task]["effective"] for task in tasks),
         "data": stable_hash([(sample["doc_hash"], sample["target_hash"]) for sample in samples]),
         **{figure: scores.pop(f"{figure},none") for figure in COST_NAMES if f"{figure},none" in scores},
-        **_conditions(samples),
         "scores": scores,
         **({"answers": {"is_correct": by_sample}} if by_sample else {}),
     }
@@ -154,9 +146,3 @@ def _scores_by_sample(samples: Sequence[dict[str, Any]], name: str) -> list[floa
     values = [sample.get(metric) for sample in samples if sample["filter"] == score_filter]
     scores = [float(value) for value in values if isinstance(value, int | float)]
     return scores if scores and len(scores) == len(values) else None
-
-
-def _conditions(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns batch size and device of all samples, nothing if they differ."""
-    found = {(sample.get("batch_size"), sample.get("device")) for sample in samples}
-    return dict(zip(("batch_size", "device"), found.pop(), strict=True)) if len(found) == 1 else {}

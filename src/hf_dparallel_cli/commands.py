@@ -177,7 +177,8 @@ _COMMANDS: list[click.Command] = [
             Flag("mc_num", "Masked samples for each log-likelihood.", COUNT, default=128, is_minor=True),
             Flag("check_greedy", "For log-likelihoods, decode to find out whether an answer is the greedy one.",
                 bool, is_minor=True),
-            Flag("allow_code_execution", "Let tasks run programs that the model writes, in a sandbox.", bool),
+            Flag("confirm_run_unsafe_code", "Let tasks run programs that the model writes without bubblewrap, too.",
+                bool),
         needs=("tasks",)),
     ], "demo-student --dataset demo --num_samples 64", ["model"]),
     Command("inspect", "step through a decode, in the terminal or on a page, and draw how certainty grows", [

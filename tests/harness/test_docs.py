@@ -3,14 +3,14 @@
 
 import pytest
 
-from hf_dparallel.harness import selection
+from hf_dparallel.harness import run
 
 from ..pages import ROOT, run_blocks
 
 
 @pytest.mark.usefixtures("_few_tasks", "_in_datasets")
 def test_the_blocks_of_the_page_run(monkeypatch, capsys):
-    monkeypatch.setattr("lm_eval.evaluator.TaskManager", lambda metadata: selection.TaskManager([]))
+    monkeypatch.setattr("lm_eval.evaluator.TaskManager", lambda metadata: run.TaskManager())
     names = run_blocks(ROOT / "docs" / "evaluation.md")
 
     score, answer_tokens_per_forward = map(float, capsys.readouterr().out.split()[-2:])

@@ -1,9 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Requests to the model of the harness: answers, costs, prompts, restarts."""
 
-import json
-import os
-import signal
 from types import SimpleNamespace
 
 import pytest
@@ -13,14 +10,11 @@ from lm_eval.api.registry import get_model
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
 from peft import LoraConfig, get_peft_model
-from tokenizers import normalizers
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.environment import device_name
 from hf_dparallel.evaluation.cost import DecodingCost, mean_cost
-from hf_dparallel.harness import DiffusionHarnessLM, answers
+from hf_dparallel.harness import DiffusionHarnessLM
 from hf_dparallel.harness import model as harness_model
-from hf_dparallel.harness.finished import FinishedRequests
 
 from ..helpers import make_llada, make_tokenizer
 from .helpers import CANVAS, make_lm, make_requests
@@ -40,22 +34,8 @@ def decode_alone(text, **settings):
 
 def cost_of(lm, request) -> DecodingCost:
     """The cost of a request that was made once."""
-    (record,) = (lm.costs[key] for key in lm.costs if key[:2] == (request.task_name, request.doc_id))
-    return DecodingCost(**record["cost"])
-
-
-@pytest.fixture
-def decoded(monkeypatch) -> list[str]:
-    """The keys of the prompts that are decoded."""
-    keys = []
-    decode = answers.decode_answers
-
-    def counting(answerer, prompts, *args):
-        keys.extend(prompts)
-        return decode(answerer, prompts, *args)
-
-    monkeypatch.setattr(harness_model, "decode_answers", counting)
-    return keys
+    (cost,) = (lm.costs[key] for key in lm.costs if key[:2] == (request.task_name, request.doc_id))
+    return cost
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
@@ -75,19 +55,19 @@ def test_answers_and_costs_are_those_of_each_prompt_alone(batch_size):
         assert cost.seconds > 0
     first = cost_of(lm, requests[0])
     assert first.num_answer_tokens + 1 == first.num_tokens < 16
-    info = lm.get_model_info()["decoding_cost"]["task"]
-    costs = [cost_of(lm, request) for request in requests]
-    assert info == mean_cost(costs) | {"batch_size": batch_size, "device": device_name(torch.device("cpu"))}
+    costs = mean_cost([cost_of(lm, request) for request in requests])
+    assert lm.get_model_info()["decoding_cost"] == {"task": costs}
 
 
-def test_requests_have_their_own_settings(decoded):
+def test_requests_have_their_own_settings():
     requests = [make_requests(["3 4 5"], {"denoising_steps": steps}, f"task{steps}")[0] for steps in (16, 4)]
     lm = make_lm(entropy_threshold=None)
     lm.generate_until(requests)
     assert [cost_of(lm, request).nfe for request in requests] == [16, 4]
     with pytest.raises(ValueError, match="Unknown .*entropy_treshold"):
-        make_lm().generate_until(make_requests(["3 4 5"]) + make_requests(["6"], {"entropy_treshold": 0.5}))
-    assert len(decoded) == 2  # all requests are checked before any is decoded
+        model = make_llada()
+        model.generate_many = None  # all requests are checked before any is decoded
+        make_lm(model).generate_until(make_requests(["3 4 5"]) + make_requests(["6"], {"entropy_treshold": 0.5}))
     with pytest.raises(ValueError, match="Unknown .*entropy_treshold"):
         make_lm(entropy_treshold=0.5)
 
@@ -159,16 +139,18 @@ def test_the_longest_answer_is_the_canvas():
 
 
 def test_draws_depend_on_the_seed_and_the_request_only():
-    def draw(texts, seed=0, batch_size=1):
-        settings = {"do_sample": True, "temperature": 2.0}
-        return make_lm(seed=seed, batch_size=batch_size).generate_until(make_requests(texts, settings))
+    def draw(requests, seed=0, batch_size=1):
+        return make_lm(seed=seed, batch_size=batch_size).generate_until(requests)
 
-    first = draw(TEXTS)
-    assert draw(TEXTS, batch_size=4) == first
-    assert draw(TEXTS[::-1], batch_size=3)[1] == first[0]
-    assert draw(TEXTS[1:2]) == first[1:2]
-    assert draw(TEXTS, seed=1) != first
-    assert first[0] != first[4]  # a request that is made twice is drawn twice
+    requests = make_requests(TEXTS, {"do_sample": True, "temperature": 2.0})
+    first = draw(requests)
+    assert draw(requests, batch_size=4) == first
+    assert draw(requests[::-1], batch_size=3)[::-1] == first
+    assert draw(requests[1:2]) == first[1:2]
+    assert draw(requests, seed=1) != first
+    assert first[0] != first[4]  # the same text in two documents
+    twice = draw([requests[0], requests[0]])
+    assert twice[0] == first[0] != twice[1]
 
 
 def test_prompts_are_made_as_the_harness_makes_them():
@@ -209,118 +191,13 @@ def test_an_adapter_is_used_unmerged(tmp_path):
     assert any("lora_A" in name for name, _ in lm.model.named_parameters())
     expected = make_lm(student).generate_until(make_requests(TEXTS))
     assert lm.generate_until(make_requests(TEXTS)) == expected != make_lm().generate_until(make_requests(TEXTS))
-    assert lm.fingerprint != make_lm().fingerprint
 
 
-def test_finished_requests_are_not_decoded_again(tmp_path, decoded):
-    file = str(tmp_path / "deep" / "finished.jsonl")
-    first = make_lm(finished_requests=file).generate_until(make_requests(TEXTS[:3]))
-    again = make_requests(TEXTS)
-    lm = make_lm(finished_requests=file, batch_size=4)
-    assert lm.generate_until(again)[:3] == first and len(decoded) == 5  # "3 4 5" is there twice, and needs one answer
-    assert all(cost_of(lm, request).nfe for request in again)
-    # Another model, other settings, another seed: other requests.
-    with torch.no_grad():
-        other = make_llada()
-        other.lm_head.weight[5] += 0.1
-    make_lm(other, finished_requests=file).generate_until(make_requests(TEXTS[:3]))
-    make_lm(finished_requests=file, entropy_threshold=0.5).generate_until(make_requests(TEXTS[:3]))
-    make_lm(finished_requests=file, seed=1).generate_until(make_requests(TEXTS[:3]))
-    assert len(decoded) == 5 + 9
-
-
-def test_answers_to_other_tokens_are_other_answers(tmp_path, decoded):
-    file = str(tmp_path / "finished.jsonl")
-    text = " ".join(map(str, range(30)))
-    make_lm(finished_requests=file).generate_until(make_requests([text]))
-    make_lm(finished_requests=file, max_length=20).generate_until(make_requests([text]))
-    assert len(decoded) == 2
-    other = make_tokenizer()
-    other._tokenizer.normalizer = normalizers.Replace("29", "28")
-    make_lm(finished_requests=file, tokenizer=other).generate_until(make_requests([text]))
-    assert len(decoded) == 3
-    # The same tokens are left of longer texts.
-    make_lm(finished_requests=file, max_length=20).generate_until(make_requests([f"5 {text}"]))
-    assert len(decoded) == 3
-
-
-def test_log_likelihoods_with_another_mask_are_others(tmp_path):
-    file = str(tmp_path / "finished.jsonl")
-    for mask_token_id in (63, 62, 62):
-        model = make_llada()
-        model.generation_config.mask_token_id = mask_token_id
-        lm = make_lm(model, finished_requests=file, mc_num=2)
-        lm._loglikelihood_tokens([(None, [3, 4], [5, 6])], disable_tqdm=True)
-    assert len(FinishedRequests(file)) == 2
-
-
-def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path, decoded):
-    file = tmp_path / "finished.jsonl"
-    texts = [str(number) for number in range(20)]
-    child = os.fork()
-    if child == 0:
-        # The threads of an operator do not survive a fork, and the child would wait for them.
-        torch.set_num_threads(1)
-        lm = make_lm(finished_requests=str(file), batch_size=2)
-        add = lm.finished.add
-
-        def add_and_die(key, record):
-            add(key, record)
-            if len(lm.finished) == 7:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        lm.finished.add = add_and_die
-        signal.alarm(60)
-        lm.generate_until(make_requests(texts))
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    with file.open("a") as lines:
-        lines.write('{"key": "half a li')  # what a machine that stops can leave
-    answers = make_lm(finished_requests=str(file)).generate_until(make_requests(texts))
-    assert answers == [decode_alone(text)[0] for text in texts]
-    assert len(decoded) == 20 - 7
-    assert len(FinishedRequests(file)) == 20  # the line after the half one is whole
-
-
-def test_a_request_is_written_as_soon_as_it_is_finished(tmp_path):
-    file = tmp_path / "finished.jsonl"
-    make_lm(finished_requests=str(file), batch_size=20).generate_until(make_requests(map(str, range(20))))
-    passes = [json.loads(line)["cost"]["nfe"] for line in file.read_text().splitlines()]
-    assert passes == sorted(passes) and len(set(passes)) > 1
-
-
-def test_lines_of_another_program_are_left_alone(tmp_path):
-    file = tmp_path / "finished.jsonl"
-    file.write_text('[1]\n{"no": "key"}\nnonsense\n{"key": "a", "text": "b"}')
-    finished = FinishedRequests(file)
-    assert finished == {"a": {"text": "b"}}
-    finished.add("ü", {"text": "é"})
-    assert FinishedRequests(file) == finished
-    assert json.loads(file.read_text().splitlines()[-1]) == {"key": "ü", "text": "é"}
-
-
-def test_a_restart_with_another_number_of_processes_knows_all_that_is_finished(tmp_path):
-    file = tmp_path / "finished [1].jsonl"
-    FinishedRequests(file).add("alone", {"text": "a"})
-    for rank in (0, 1):
-        finished = FinishedRequests(file, rank)
-        finished.add(str(rank), {"text": "b"})
-    assert finished.path.name == "finished [1].jsonl.1"
-    with (tmp_path / "finished [1].jsonl.0").open("a") as lines:
-        lines.write('{"key": "half')  # another process writes this line now
-    (tmp_path / "finished [1].jsonl.bak").write_text('{"key": "other", "text": ""}')
-    for rank in (None, 1, 2):
-        assert FinishedRequests(file, rank).keys() == {"alone", "0", "1"}
-        assert (tmp_path / "finished [1].jsonl.0").read_text().endswith("half")
-    assert FinishedRequests(file, 0).keys() == {"alone", "0", "1"}
-    assert (tmp_path / "finished [1].jsonl.0").read_text().endswith("half\n")
-
-
-def test_the_cache_of_the_harness_works(tmp_path, decoded):
-    requests = make_requests(TEXTS[:2])
-    texts = CachingLM(make_lm(), str(tmp_path / "cache")).generate_until(requests)
-    assert CachingLM(make_lm(), str(tmp_path / "cache")).generate_until(make_requests(TEXTS[:2])) == texts
-    assert len(decoded) == 2
+def test_the_cache_of_the_harness_works(tmp_path):
+    texts = CachingLM(make_lm(), str(tmp_path / "cache")).generate_until(make_requests(TEXTS[:2]))
+    model = make_llada()
+    model.generate_many = None
+    assert CachingLM(make_lm(model), str(tmp_path / "cache")).generate_until(make_requests(TEXTS[:2])) == texts
 
 
 def test_the_harness_knows_the_model(tmp_path):

@@ -101,11 +101,3 @@ def test_stop_strings_of_all_kinds_end_the_answer():
 def test_what_cannot_be_done_is_said(gen_kwargs, message):
     with pytest.raises(ValueError, match=message):
         read(gen_kwargs)
-
-
-def test_the_fingerprint_is_of_what_the_answer_depends_on():
-    same = read({"max_new_tokens": 32, "until": ["a"]})
-    assert same.fingerprint() == read({"until": "a"}, max_new_tokens=32).fingerprint()
-    others = [{"max_new_tokens": 64}, {"until": ["b"]}, {"entropy_threshold": 0.1}]
-    prints = {read({"max_new_tokens": 32, "until": ["a"]} | other).fingerprint() for other in others}
-    assert len(prints | {same.fingerprint()}) == 4

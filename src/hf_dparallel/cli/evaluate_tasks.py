@@ -2,7 +2,6 @@
 """`hf-dparallel evaluate --tasks ...`: benchmarks of the lm-evaluation-harness."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import click
@@ -27,7 +26,6 @@ def run(flags: Flags) -> dict[str, Any] | None:
 
     from ..harness.model import DiffusionHarnessLM
     from ..harness.run import TaskRunner, scores_of
-    from ..harness.selection import load_tasks, select_tasks
 
     settings = _given_settings(flags)
     state = join_processes()
@@ -35,7 +33,7 @@ def run(flags: Flags) -> dict[str, Any] | None:
     runner = TaskRunner(
         flags.model,
         flags.include_path,
-        flags.allow_code_execution,
+        flags.confirm_run_unsafe_code,
         flags.output_dir,
         num_fewshot=flags.num_fewshot,
         limit=flags.limit,
@@ -43,9 +41,7 @@ def run(flags: Flags) -> dict[str, Any] | None:
         system_instruction=flags.system_instruction,
         fewshot_as_multiturn=flags.apply_chat_template if multiturn is None else multiturn,
     )
-    names = select_tasks(runner.task_manager, tasks, flags.allow_code_execution)
-    # Shows what cannot be loaded, before the model is, which takes longer.
-    load_tasks(runner.task_manager, names, flags.allow_code_execution)
+    names = runner.load(tasks)
     model, tokenizer = load_model(flags)
     lm = DiffusionHarnessLM(
         model,
@@ -53,7 +49,6 @@ def run(flags: Flags) -> dict[str, Any] | None:
         mc_num=flags.mc_num,
         check_greedy=flags.check_greedy,
         seed=flags.seed,
-        finished_requests=flags.output_dir and str(Path(flags.output_dir) / "finished_requests.jsonl"),
         batch_size=batch_size(flags.batch_size),
     )
     results = runner.run(lm, names, settings)

@@ -4,8 +4,14 @@
 The harness has no way to find models of other packages by itself.
 """
 
+import shutil
+
 from lm_eval.__main__ import cli_evaluate
+
+from .programs import use_sandbox
 
 
 if __name__ == "__main__":
+    if shutil.which("bwrap"):
+        use_sandbox()
     cli_evaluate()

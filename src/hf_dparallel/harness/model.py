@@ -1,6 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The model `hf-dparallel` of the lm-evaluation-harness."""
 
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,16 +14,24 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import postprocess_generated_text
 from tqdm.auto import tqdm
-from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteriaList,
+)
 from transformers.utils import logging
 
-from ..environment import join_processes
+from ..environment import device_name, join_processes
+from ..evaluation.cost import DecodingCost
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig, resolve
-from ..hashes import model_hash, stable_hash
-from .answers import Costs, costs_by_task, decode_answers
-from .finished import FinishedRequests
+from ..generation.standard_parts import StopTextCriteria
+from ..hashes import stable_hash
+from .costs import Costs, costs_by_task
 from .likelihood import estimate_log_likelihood
 from .request_settings import RequestSettings, read_gen_kwargs, without_recipe
 
@@ -60,8 +71,6 @@ class DiffusionHarnessLM(TemplateLM):
             Without it `is_greedy` is always `False`.
         seed (`int`, *optional*, defaults to 0):
             Seed of all draws.
-        finished_requests (`str`, *optional*):
-            File to which finished requests are written, and from which a restarted run takes them.
         settings:
             Settings of [`DiffusionGenerationConfig`] for all requests. The settings of a request (`gen_kwargs`) win.
 
@@ -90,7 +99,6 @@ class DiffusionHarnessLM(TemplateLM):
         mc_num: int = 128,
         check_greedy: bool = False,
         seed: int = 0,
-        finished_requests: str | None = None,
         **settings,
     ):
         super().__init__()
@@ -118,8 +126,6 @@ class DiffusionHarnessLM(TemplateLM):
         self.max_length = max_length or getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         # Only its special tokens count: each request has settings of its own.
         self._resolved = resolve(self.model, DiffusionGenerationConfig(**settings), self.tokenizer)
-        self.fingerprint = model_hash(self.model)
-        self.finished = FinishedRequests(finished_requests, self._rank if self._world_size > 1 else None)
         self.costs: Costs = {}
 
     # Text and tokens.
@@ -145,26 +151,48 @@ class DiffusionHarnessLM(TemplateLM):
     # Requests.
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Decodes the unfinished requests. The costs of the answers are in `costs`."""
-        asked = [self._read_request(request) for request in requests]
-        keys = self._keys(asked)
-        missing = {
-            key: (*one, {"task": request.task_name, "doc_id": request.doc_id})
-            for key, one, request in zip(keys, asked, requests, strict=True)
-            if key not in self.finished
-        }
-        groups: dict[str, tuple[RequestSettings, dict[str, list[int]]]] = {}
-        for key, (prompt, settings, _) in missing.items():
-            groups.setdefault(settings.fingerprint(), (settings, {}))[1][key] = prompt
-        with tqdm(total=len(missing), desc="generate_until", disable=disable_tqdm or self.rank != 0) as progress:
-            for settings, prompts in groups.values():
-                answerer = Answerer(self.model, self.tokenizer, settings.resolved, self.batch_size, self.seed)
-                for key, record in decode_answers(answerer, prompts, settings.until):
-                    self.finished.add(key, missing[key][-1] | record)
+        """Decodes the answers to requests. Their costs are in `costs`."""
+        names = _names_of(requests)
+        groups: dict[str, list[int]] = {}
+        for number, request in enumerate(requests):
+            groups.setdefault(json.dumps(request.args[1], sort_keys=True), []).append(number)
+        # All requests are checked before any is decoded.
+        asked = []
+        for numbers in groups.values():
+            settings = read_gen_kwargs(requests[numbers[0]].args[1], self.settings, self.model, self.tokenizer)
+            room = settings.resolved.max_new_tokens
+            asked.append((settings, {names[n]: self._encode_prompt(requests[n].args[0], room) for n in numbers}))
+        answers: dict[str, tuple[str, DecodingCost]] = {}
+        with tqdm(total=len(requests), desc="generate_until", disable=disable_tqdm or self.rank != 0) as progress:
+            for settings, prompts in asked:
+                for name, text, cost in self._decode(settings, prompts):
+                    answers[name] = text, cost
                     progress.update()
-        answered = zip(requests, keys, strict=True)
-        self.costs = {(request.task_name, request.doc_id, key): self.finished[key] for request, key in answered}
-        return [self.finished[key]["text"] for key in keys]
+        named = zip(names, requests, strict=True)
+        self.costs = {(request.task_name, request.doc_id, name): answers[name][1] for name, request in named}
+        return [answers[name][0] for name in names]
+
+    def _decode(
+        self, settings: RequestSettings, prompts: Mapping[str, list[int]]
+    ) -> Iterator[tuple[str, str, DecodingCost]]:
+        """Yields answers as they are finished, each cut at the first string that ends it, and what they cost.
+
+        With `stop_at_eos=False` the whole canvas is decoded, as the published samplers do, even past strings that end
+        the answer; what stands after the answer does not count.
+        """
+        config = settings.resolved
+        answerer = Answerer(self.model, self.tokenizer, config, self.batch_size, self.seed)
+        until = StopTextCriteria(self.tokenizer, settings.until)
+        criteria = StoppingCriteriaList([until] if settings.until and config.stop_at_eos else [])
+        # The longest first: a prompt too long for the memory shows at once.
+        longest_first = sorted(prompts.items(), key=lambda prompt: len(prompt[1]), reverse=True)
+        for name, row in answerer.rows(longest_first, criteria):
+            tokens = row.tokens[: row.num_tokens].tolist()
+            if settings.until:
+                tokens = until.cut(tokens)
+            cost = DecodingCost.of_tokens(tokens, row.nfe, config.eos_token_ids, row.seconds)
+            text = self.tokenizer.decode(tokens[: cost.num_answer_tokens], skip_special_tokens=True)
+            yield name, postprocess_generated_text(text, list(settings.until), None), cost
 
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **kwargs
@@ -180,12 +208,10 @@ class DiffusionHarnessLM(TemplateLM):
         for _, context, answer in tqdm(requests, desc="loglikelihood", disable=disable_tqdm or self.rank != 0):
             if self.max_length is not None and len(context) + len(answer) > self.max_length:
                 context = context[max(0, len(context) + len(answer) - self.max_length) :]
-            conditions = (self.fingerprint, self.seed, self._resolved.mask_token_id, self.mc_num, self.check_greedy)
-            key = str(stable_hash("loglikelihood", *conditions, context, answer))
-            if key not in self.finished:
-                self.finished.add(key, self._score(key, context, answer))
-            record = self.finished[key]
-            answers.append((record["log_likelihood"], record["is_greedy"]))
+            generator = torch.Generator().manual_seed(stable_hash(self.seed, context, answer))
+            settings = (self._resolved.mask_token_id, self.mc_num, self.batch_size, generator)
+            bound = estimate_log_likelihood(self.model, context, answer, *settings)
+            answers.append((bound, self.check_greedy and self._decodes_to(context, answer)))
         return answers
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
@@ -209,8 +235,9 @@ class DiffusionHarnessLM(TemplateLM):
         return {
             "model_num_parameters": self.model.num_parameters(),
             "model_dtype": self.model.dtype,
-            "weights_fingerprint": self.fingerprint,
             "decoding_settings": self.settings,
+            "batch_size": self.batch_size,
+            "device": device_name(self.model.device),
             "decoding_cost": costs_by_task(self.costs),
         }
 
@@ -223,21 +250,6 @@ class DiffusionHarnessLM(TemplateLM):
     def barrier(self) -> None:
         """Waits for the other processes."""
         PartialState().wait_for_everyone()
-
-    def _read_request(self, request: Instance) -> tuple[list[int], RequestSettings]:
-        context, gen_kwargs = request.args
-        settings = read_gen_kwargs(gen_kwargs, self.settings, self.model, self.tokenizer)
-        return self._encode_prompt(context, settings.resolved.max_new_tokens), settings
-
-    def _keys(self, asked: list[tuple[list[int], RequestSettings]]) -> list[str]:
-        """Gives a repeated request the same key, unless tokens are drawn."""
-        keys, seen = [], dict[str, int]()
-        for prompt, settings in asked:
-            conditions = (self.fingerprint, self.seed, settings.fingerprint())
-            key = str(stable_hash("generate_until", *conditions, prompt))
-            seen[key] = seen.get(key, -1) + 1
-            keys.append(str(stable_hash(key, seen[key])) if settings.resolved.temperature and seen[key] else key)
-        return keys
 
     def _encode_prompt(self, context: str, num_new_tokens: int) -> list[int]:
         ids = self.tok_encode(context)
@@ -252,19 +264,23 @@ class DiffusionHarnessLM(TemplateLM):
         logger.warning_once(f"Prompts longer than {room} tokens are cut on the left, to leave room for the answer.")
         return ids[-room:]
 
-    def _score(self, key: str, context: list[int], answer: list[int]) -> dict[str, Any]:
-        generator = torch.Generator().manual_seed(stable_hash(self.seed, key))
-        settings = (self._resolved.mask_token_id, self.mc_num, self.batch_size, generator)
-        bound = estimate_log_likelihood(self.model, context, answer, *settings)
-        is_greedy = self.check_greedy and self._decodes_to(context, answer)
-        return {"log_likelihood": bound, "is_greedy": is_greedy}
-
     def _decodes_to(self, context: list[int], answer: list[int]) -> bool:
         """Returns whether the model decodes this answer, one token per pass, on a canvas of its length."""
         lengths = DiffusionGenerationConfig(max_new_tokens=len(answer), block_length=len(answer))
         settings = without_recipe(lengths.one_token_per_pass().settings())
         (row,) = self.model.generate_many([context], **settings | {"stop_at_eos": False})
         return row.tokens.tolist() == answer
+
+
+def _names_of(requests: list[Instance]) -> list[str]:
+    """Names requests, some of which are repeated. Draws depend on the names, and so on no process and no order."""
+    seen: Counter[str] = Counter()
+    names = []
+    for request in requests:
+        name = f"{request.task_name} {request.doc_id} {request.idx}"
+        names.append(f"{name} {seen[name]}")
+        seen[name] += 1
+    return names
 
 
 def _positive(name: str, value: int | str) -> int:

@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """How a request is decoded: the model's recipe, then the arguments of the run, then the task's `generation_kwargs`."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,12 +27,6 @@ class RequestSettings:
     resolved: DiffusionGenerationConfig
     # They are not part of the answer.
     until: tuple[str, ...]
-
-    def fingerprint(self) -> str:
-        """Writes all that affects the answer as text."""
-        settings = self.resolved.settings()
-        settings = {name: settings[name] for name in settings if SETTINGS[name].group not in ("output", "compile")}
-        return json.dumps([settings, self.until], sort_keys=True)
 
 
 def read_gen_kwargs(

@@ -1,0 +1,66 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The programming tasks of lm-eval, with each program in the sandbox.
+
+lm-eval scores programs by the metric `code_eval` of `evaluate`, which runs them beside the evaluation.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from types import SimpleNamespace
+from typing import Any
+
+import evaluate
+from lm_eval import tasks
+from lm_eval.api.task import Task
+from lm_eval.tasks._yaml_loader import _load_module_with_cache
+
+from .sandbox import run_program
+
+
+# By folder of tasks, the name that its module gives the metric.
+_METRICS = {"humaneval": "compute_", "humaneval_infilling": "compute_", "mbpp": "pass_at_k"}
+
+
+class SandboxedCodeEval:
+    """Stands in for the metric `code_eval`."""
+
+    def compute(
+        self, references: Sequence[str], predictions: Sequence[Sequence[str]], k: Sequence[int] = (1, 10, 100)
+    ) -> tuple[dict[str, float], dict[str, Any]]:
+        """Returns the unbiased estimates of pass@k (https://huggingface.co/papers/2107.03374)."""
+        # Of each task, how many programs there are, and how many are wrong.
+        counts = [
+            (len(programs), sum(not run_program(program, tests) for program in programs))
+            for tests, programs in zip(references, predictions, strict=True)
+        ]
+        scores = {
+            f"pass@{size}": fmean(1 - math.comb(wrong, size) / math.comb(total, size) for total, wrong in counts)
+            for size in k
+            if all(total >= size for total, _ in counts)
+        }
+        return scores, {}
+
+
+def use_sandbox() -> None:
+    """Makes the programming tasks that lm-eval loads from now on run programs in the sandbox."""
+    folder = Path(tasks.__file__).parent
+    load = evaluate.load
+    # The modules download the metric and try it when they are imported.
+    evaluate.load = lambda *args, **kwargs: SimpleNamespace(compute=lambda **_: None)
+    try:
+        modules = {name: _load_module_with_cache(folder / name / "utils.py") for name in _METRICS}
+    finally:
+        evaluate.load = load
+    for name, metric in _METRICS.items():
+        setattr(modules[name], metric, SandboxedCodeEval())
+
+
+def is_sandboxed(task: Task) -> bool:
+    """Returns whether all metrics of a task run programs in the sandbox."""
+    metrics = [metric["metric"] for metric in task.get_config("metric_list") or []]
+    modules: list[Mapping[str, Any]] = [getattr(metric, "__globals__", {}) for metric in metrics]
+    in_sandbox = [any(isinstance(value, SandboxedCodeEval) for value in module.values()) for module in modules]
+    # A function for the results takes the place of the metrics.
+    return bool(metrics) and all(in_sandbox) and task.get_config("process_results") is None

@@ -1,0 +1,120 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Runs programs that a model wrote in bubblewrap (https://github.com/containers/bubblewrap).
+
+A program sees Python, all that the evaluation can import, and an empty /tmp. It has no network, no environment, no
+other processes, little memory and little time. Not covered: the tests share an interpreter with the program, which can
+deceive them, and a flaw of the kernel is a way out.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+MAX_PROCESSES = 64
+MAX_FILE_BYTES = 2**20
+_FOLDER_BYTES = 2**25
+_LIBRARIES = ("/usr", "/bin", "/lib", "/lib64", "/nix", "/etc/ld.so.cache")
+_NAMESPACES = ("ipc", "pid", "net", "uts", "cgroup-try")
+
+_REMEDY = "Install it (Debian: `apt install bubblewrap`), or add --confirm_run_unsafe_code to run them without it."
+
+# The inside: writes the token when it begins to run the program and after the tests. Root becomes nobody, since the
+# kernel does not count the processes of root.
+_START = """
+import json, os, resource, sys
+program, tests, token, limits = json.load(sys.stdin)
+for name, value in limits.items():
+    resource.setrlimit(getattr(resource, name), (value, value))
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+report, null = os.dup(1), os.open("/dev/null", os.O_RDWR)
+os.write(report, token.encode())
+for descriptor in (0, 1, 2):
+    os.dup2(null, descriptor)
+names = {}
+exec(program, names)
+exec(tests, names)
+os.write(report, token.encode())
+os._exit(0)
+"""
+
+
+class SandboxUnavailableError(RuntimeError):
+    """Raised if programs cannot be isolated. None has been run then."""
+
+
+def run_program(program: str, tests: str = "", timeout_s: float = 10.0, max_memory_mb: int = 1024) -> bool:
+    """
+    Runs a Python program and then its tests, with its names, in a sandbox.
+
+    Args:
+        program (`str`): the source. `__name__` is not `"__main__"`, as in HumanEval's own implementation.
+        tests (`str`, *optional*): the source of the tests.
+        timeout_s (`float`, *optional*, defaults to 10.0): seconds for both.
+        max_memory_mb (`int`, *optional*, defaults to 1024): address space of each process, interpreter included.
+
+    Returns:
+        `bool`: whether both ran to their ends. An exit before, however called, does not count.
+
+    Raises:
+        SandboxUnavailableError: if bubblewrap is missing or cannot isolate programs on this machine.
+    """
+    token = secrets.token_hex()
+    limits = {
+        "RLIMIT_AS": max_memory_mb * 2**20,
+        "RLIMIT_FSIZE": MAX_FILE_BYTES,
+        "RLIMIT_NPROC": MAX_PROCESSES,
+        "RLIMIT_CPU": int(timeout_s) + 1,  # where the evaluation is killed before bubblewrap notices its death
+        "RLIMIT_CORE": 0,
+    }
+    given = json.dumps([program, tests, token, limits]).encode()
+    with tempfile.TemporaryFile() as output:
+        streams = {"input": given, "stdout": output, "stderr": output}
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(_command(), **streams, timeout=timeout_s, env=_environment())
+        output.seek(0)
+        written = output.read().decode(errors="replace")
+    if token not in written:
+        raise SandboxUnavailableError(
+            f"Bubblewrap cannot isolate programs, so none was run: {written.strip()}. {_REMEDY}"
+        )
+    return written.count(token) == 2
+
+
+def _command() -> list[str]:
+    bubblewrap = shutil.which("bwrap")
+    if bubblewrap is None:
+        raise SandboxUnavailableError(f"Programs run in bubblewrap, which is missing. {_REMEDY}")
+    # Root needs no namespace of users, and in one could not become nobody.
+    is_root = os.getuid() == 0
+    namespaces = [f"--unshare-{name}" for name in _NAMESPACES] if is_root else ["--unshare-all"]
+    capabilities = ["--cap-drop", "ALL", *(["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if is_root else [])]
+    readable = sorted({*_LIBRARIES, sys.prefix, sys.base_prefix, *_import_path()} - {"/", str(Path.home())})
+    # Libraries may be in /tmp, too. Made on the way to a mount, a folder would be root's alone.
+    mounts = ["--dev", "/dev", "--perms", "1777", "--size", str(_FOLDER_BYTES), "--tmpfs", "/tmp"]
+    parents = sorted({str(parent) for path in readable for parent in Path(path).parents} - {"/tmp"})
+    mounts += [word for path in parents for word in ("--dir", path)]
+    mounts += [word for path in readable for word in ("--ro-bind-try", path, path)]
+    mounts += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
+    isolation = [*namespaces, "--die-with-parent", "--new-session", *capabilities, *mounts]
+    return [bubblewrap, *isolation, sys.executable, "-c", _START]
+
+
+def _environment() -> dict[str, str]:
+    libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    # Threads of linear algebra would each take address space. Hashes, which order sets, are the same in every run.
+    fixed = {"HOME": "/tmp", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    return {**libraries, **fixed, "PYTHONPATH": os.pathsep.join(_import_path())}
+
+
+def _import_path() -> list[str]:
+    return [path for path in sys.path if os.path.isabs(path)]
