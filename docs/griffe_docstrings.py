@@ -3,10 +3,11 @@
 
 Cross-references such as [`~DiffusionGenerationConfig`] become links to the API page if they name something public, and
 code otherwise. The types of arguments, which griffe shows as they are, lose their Markdown. Settings that the package
-lists in a docstring at import are taken from there. A configuration shows the parameters that it inherits from ours,
-and every entry its file.
+lists in a docstring at import are taken from there. A dataclass whose fields have a help shows them as parameters, and
+every entry its file.
 """
 
+import dataclasses
 import inspect
 import pydoc
 import re
@@ -68,15 +69,19 @@ def link_references(text: str, public_names: set[str]) -> str:
     return _REFERENCE.sub(link, text)
 
 
-def inherited_parameters(configuration: type) -> str:
-    """Returns the docstrings of those of its bases that are ours and have parameters, which it has, too."""
-    bases = [
-        base
-        for base in reversed(configuration.__mro__[1:])
-        if base.__module__.startswith("hf_dparallel")
+def parameters_of_fields(configuration: type) -> str:
+    """Returns the section of parameters of a dataclass, from the help of the fields that it declares."""
+    if not dataclasses.is_dataclass(configuration):
+        return ""
+    own = vars(configuration).get("__annotations__", {})
+    fields = [field for field in dataclasses.fields(configuration) if field.name in own]
+    entries = [
+        f"    {field.name} (`{getattr(field.type, '__name__', field.type)}`, *optional*, defaults to "
+        f"`{field.default!r}`):\n        {field.metadata['help']}"
+        for field in fields
+        if "help" in field.metadata
     ]
-    texts = (inspect.cleandoc(base.__doc__ or "") for base in bases)
-    return "".join(f"\n\n{text}" for text in texts if "\nParameters:\n" in text)
+    return "\n\nParameters:\n" + "\n".join(entries) if entries else ""
 
 
 class HuggingFaceDocstrings(griffe.Extension):
@@ -94,11 +99,8 @@ class HuggingFaceDocstrings(griffe.Extension):
                 if "{settings}" in text
                 else text
             )
-            text += (
-                inherited_parameters(pydoc.locate(node.path))
-                if "\nParameters:\n" in text
-                else ""
-            )
+            if node.is_class and "dataclass" in node.labels:
+                text += parameters_of_fields(pydoc.locate(node.path))
             text = note_as_admonition(plain_types(text))
             if node.is_class or (node.is_function and node.parent.is_module):
                 text += f"\n\n*Source:* `src/{node.relative_package_filepath}`, line {node.lineno}"

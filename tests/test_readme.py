@@ -265,11 +265,11 @@ def test_the_reference_is_what_can_be_imported():
     assert not [entry for entry in entries if entry.count(".") > 1 and entry.rpartition(".")[2] in public]
 
 
-def test_a_configuration_shows_what_it_inherits():
+def test_a_configuration_shows_the_help_of_its_fields():
     sys.path.insert(0, str(ROOT / "docs"))
-    from griffe_docstrings import inherited_parameters
+    from griffe_docstrings import parameters_of_fields
 
-    text = inherited_parameters(hf_dparallel.CertaintyForcingConfig)
+    text = parameters_of_fields(hf_dparallel.CertaintyForcingConfig)
     assert all(f"    {name} (" in text for name in ("mask_ratio", "certainty_weight"))
     assert "output_dir" not in text
 

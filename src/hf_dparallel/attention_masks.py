@@ -57,6 +57,20 @@ def noisy_and_clean(block: torch.LongTensor, num_noisy: int) -> Visibility:
     return is_visible
 
 
+def mask_copies(config: PreTrainedConfig, inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """Returns inputs of a forward pass in which `block` and `num_noisy` have become the mask of [`noisy_and_clean`].
+
+    `block` is `(rows, length)`, or `(1, length)` if all rows have the same blocks.
+    """
+    inputs = dict(inputs)
+    block, num_noisy = inputs.pop("block"), inputs.pop("num_noisy")
+    rows, length = inputs["input_ids"].shape
+    shape, is_visible = (len(block), length, length), noisy_and_clean(block.expand(rows, -1), num_noisy)
+    mask = make_attention_mask(config, is_visible, shape, dtype=dtype, device=block.device)
+    # For each row, because a model on several GPUs of one process is given some rows on each.
+    return inputs | {"attention_mask": mask.expand(rows, -1, -1, -1) if torch.is_tensor(mask) else mask}
+
+
 def predicting_columns(
     position_ids: torch.LongTensor, block_start: torch.LongTensor, num_noisy: int, shift: int
 ) -> torch.LongTensor:

@@ -6,7 +6,7 @@ import torch
 
 from hf_dparallel import certainty_forcing_loss, enable_diffusion_generation
 from hf_dparallel.models import scoring
-from hf_dparallel.training.objective import MetricSums
+from hf_dparallel.training.objective import averages
 
 from ..helpers import MASK, lora, make_dream, make_llada, make_modernbert, make_rows, make_sdar, make_trainer
 from ..simulated_device import SimulatedDevices, SimulatedTensor
@@ -23,9 +23,9 @@ def shifted_modernbert():
 def train_step(trainer, at, devices=None):
     """Returns the loss, the gradients by name and what is logged."""
     model = trainer.model.train()
-    batch = {name: tensor.to(at) for name, tensor in trainer.data_collator(make_rows(3)).items()}
+    batch = trainer.data_collator(make_rows(3))
+    batch = {name: value.to(at) if torch.is_tensor(value) else value for name, value in batch.items()}
     num_sequences = torch.tensor(3.0, device=at)
-    trainer._metrics = {mode: MetricSums(torch.device(at), list(trainer.args.weights)) for mode in ("train", "eval")}
 
     def enter(phase):
         if devices is not None:
@@ -36,7 +36,7 @@ def train_step(trainer, at, devices=None):
     enter("backward")
     loss.backward()
     enter("log")
-    logs = trainer._metrics["train"].drain()
+    logs = averages(trainer._sums["train"], list(trainer.args.objective.weights))
     enter("evaluation")
     with torch.no_grad():
         trainer.compute_loss(model.eval(), batch, return_outputs=True)

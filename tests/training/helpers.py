@@ -4,19 +4,18 @@
 import torch
 
 
-def all_logits(model, batch, ids):
-    """Returns the logits of all positions of a batch with other tokens; block-causal masks follow their rule."""
-    if "attention_mask" in batch:
-        return model(input_ids=ids, attention_mask=batch["attention_mask"]).logits
-    num_noisy = batch["labels"].shape[1]
-    blocks = batch.get("block_start", batch["position_ids"] // 4)
-    noisy, clean = blocks.tensor_split([num_noisy], dim=1)
+def all_logits(model, batch):
+    """Returns the logits of all positions of a batch; block-causal masks follow their rule."""
+    if "block" not in batch:
+        return model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    noisy, clean = batch["block"].tensor_split([batch["num_noisy"]], dim=1)
     query, key = noisy[:, :, None], noisy[:, None]
     of_noisy = torch.cat([query == key, query > clean[:, None]], dim=2)
-    nothing = torch.zeros(*clean.shape, num_noisy, dtype=torch.bool)
+    nothing = torch.zeros(*clean.shape, noisy.shape[1], dtype=torch.bool)
     of_clean = torch.cat([nothing, clean[:, :, None] >= clean[:, None]], dim=2)
-    mask = torch.cat([of_noisy, of_clean], dim=1)[:, None]
-    return model(input_ids=ids, position_ids=batch["position_ids"], attention_mask=mask).logits
+    mask = torch.cat([of_noisy, of_clean], dim=1)[:, None].expand(len(batch["labels"]), -1, -1, -1)
+    inputs = {"input_ids": batch["input_ids"], "position_ids": batch["position_ids"]}
+    return model(**inputs, attention_mask=mask).logits
 
 
 def naive_terms(logits, labels, temperature):

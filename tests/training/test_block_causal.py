@@ -14,16 +14,16 @@ from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import (
     CertaintyForcingTrainer,
-    DataCollatorForSemiAutoregressiveMasking,
     DiffusionGenerationConfig,
     certainty_forcing_loss,
     filter_trajectories,
     generate_trajectories,
 )
-from hf_dparallel.attention_masks import make_attention_mask, noisy_and_clean
+from hf_dparallel.attention_masks import make_attention_mask, mask_copies, noisy_and_clean
+from hf_dparallel.training.block_collator import BlockCausalCollator
 from hf_dparallel.training.losses import row_terms
 from hf_dparallel.training.objective import Objective
-from hf_dparallel.training.publishing import student_recipe
+from hf_dparallel.training.recipe import mask_settings, student_recipe
 from hf_dparallel.training.student import base_model
 
 from ..helpers import (
@@ -40,21 +40,18 @@ from ..helpers import (
     make_llada_moe,
     make_nemotron,
     make_prompts,
-    make_rnd1,
     make_rows,
     make_sdar,
     make_sdar_moe,
     make_tokenizer,
     make_trainer,
     refuses,
-    weights_of,
 )
 from .helpers import all_logits, naive_terms
 
 
 def make_collator(**settings):
-    defaults = {"block_length": 4, "max_length": 24, "attention": "block_causal"}
-    return DataCollatorForSemiAutoregressiveMasking(MASK, EOS, **(defaults | settings))
+    return BlockCausalCollator(MASK, EOS, **({"block_length": 4, "max_length": 24} | settings))
 
 
 def mask_of(model, length, block_length):
@@ -67,11 +64,15 @@ def mask_of(model, length, block_length):
 
 def copies(batch, length=24):
     """The noisy copy and the labels, at their places among so many tokens, and the clean copy."""
-    num_noisy = batch["labels"].shape[1]
+    num_noisy = batch["num_noisy"]
     noisy, clean = batch["input_ids"].tensor_split([num_noisy], dim=1)
     places = batch["position_ids"][:, :num_noisy]
     whole = torch.full((len(noisy), length), -100)
-    return whole.scatter(1, places, noisy), clean, whole.scatter(1, places, batch["labels"])
+    return whole.scatter(1, places, noisy), clean, whole.scatter(1, places, batch["labels"][:, :num_noisy])
+
+
+def as_lists(batch):
+    return {name: value if isinstance(value, int) else value.tolist() for name, value in batch.items()}
 
 
 # Rows
@@ -82,11 +83,13 @@ def test_literal_tensors():
     collator = make_collator(max_length=11, mask_ratio=1.0)
     batch = collator([{"prompt_ids": [2, 3], "completion_ids": [4, 5, 6, EOS]}])
     clean = [2, 3, 4, 5, 6, 1, 1, 1]
-    assert {name: tensor.tolist() for name, tensor in batch.items()} == {
+    assert as_lists(batch) == {
         # The third block is padding only, and the clean copy of the second is of use to nobody.
         "input_ids": [[2, 3] + [MASK] * 6 + clean[:4], clean + clean[:4]],
         "position_ids": [[*range(8), *range(4)]] * 2,
-        "labels": [[-100, -100, 4, 5, 6, 1, 1, 1], [-100] * 8],
+        "labels": [[-100, -100, 4, 5, 6, 1, 1, 1] + [-100] * 4, [-100] * 12],
+        "block": [[0] * 4 + [4] * 4 + [0] * 4],
+        "num_noisy": 8,
     }
 
 
@@ -98,12 +101,13 @@ def test_literal_tensors_with_blocks_of_the_answer():
             {"prompt_ids": [8] * 5, "completion_ids": [9, EOS]},
         ]
     )
-    assert {name: tensor.tolist() for name, tensor in batch.items()} == {
+    assert as_lists(batch) == {
         # From the first block of the first answer to its second one; the second row needs less.
         "input_ids": [[MASK] * 8 + [2, 3, 4, 5, 6, 7], [8] * 3 + [MASK] * 5 + [8] * 5 + [9]],
         "position_ids": [[*range(2, 10), *range(6)]] * 2,
-        "block_start": [[2] * 4 + [6] * 4 + [0] * 2 + [2] * 4, [1] * 3 + [5] * 4 + [9] + [0] + [1] * 4 + [5]],
-        "labels": [[4, 5, 6, 7, 1, 1, 1, 1], [-100] * 3 + [9, 1, 1, 1] + [-100]],
+        "block": [[2] * 4 + [6] * 4 + [0] * 2 + [2] * 4, [1] * 3 + [5] * 4 + [9] + [0] + [1] * 4 + [5]],
+        "labels": [[4, 5, 6, 7, 1, 1, 1, 1] + [-100] * 6, [-100] * 3 + [9, 1, 1, 1] + [-100] * 7],
+        "num_noisy": 8,
     }
 
 
@@ -111,7 +115,7 @@ def test_blocks_that_teach_nothing_are_left_out():
     rows = [{"prompt_ids": [2] * 9, "completion_ids": [3] * 3}, {"prompt_ids": [2] * 14, "completion_ids": [3] * 3}]
     batch = make_collator(mask_ratio=1.0)(rows)
     assert batch["position_ids"][0].tolist() == [*range(8, 20), *range(16)]
-    assert batch["labels"].shape == (4, 12)
+    assert batch["num_noisy"] == 12
     # A draw that masks nothing in any row.
     batch = make_collator(mask_ratio=1e-9, complementary_masking=False)(rows)
     assert batch["position_ids"][0].tolist() == [0, 1, 2, 3]
@@ -237,7 +241,7 @@ def test_masks_and_losses_of_the_published_code_of_llada2(golden_dir):
         # Its code can also score each token by the logits of the position before.
         shift = 0 if case["same_token_labels"] else 1
         logits = model(**inputs).logits.roll(shift, dims=1)
-        terms = row_terms(Objective(certainty_temperature=1.0), logits, labels)
+        terms = row_terms(Objective(1.0), logits, labels)
         assert terms.num_masked.tolist() == case["num_labels"]
         loss = certainty_forcing_loss(logits, labels, temperature=1.0, certainty_weight=case["confidence_beta"])
         assert loss.item() == pytest.approx(case["total_loss"], rel=1e-4), case["case"]
@@ -250,8 +254,7 @@ def test_masks_and_losses_of_the_published_code_of_llada2(golden_dir):
 
 def naive_loss(model, batch):
     """The loss by way of the logits of all positions."""
-    logits = all_logits(model, batch, batch["input_ids"])[:, : batch["labels"].shape[1]]
-    return 2 * certainty_forcing_loss(logits, batch["labels"])
+    return 2 * certainty_forcing_loss(all_logits(model, batch), batch["labels"])
 
 
 @pytest.mark.usefixtures("eager_flex_attention")
@@ -270,11 +273,9 @@ def test_flex_attention_with_a_block_mask_gives_the_same_loss(tmp_path, make_mod
     dense = make_trainer(tmp_path, make_model(), **settings)
     for rows in (1, 2, 4):
         batch = flex.data_collator(make_rows(rows))
-        positions = batch["position_ids"]
-        block_start = batch.get("block_start", positions - positions % 4)
-        rows, length = positions.shape
-        num_masks = rows if flex.data_collator.block_origin == "answer" else 1
-        mask = flex._noisy_and_clean_mask(positions, block_start, batch["labels"].shape[1])
+        length = batch["input_ids"].shape[1]
+        num_masks = len(batch["input_ids"]) if flex.data_collator.block_origin == "answer" else 1
+        mask = mask_copies(flex.model.config, batch, torch.float32)["attention_mask"]
         assert isinstance(mask, BlockMask) and mask.shape == (num_masks, 1, length, length)
         with torch.no_grad():
             expected = dense.compute_loss(dense.model, batch)
@@ -331,7 +332,7 @@ def test_loss_and_gradients_equal_those_of_each_block_in_float64(tmp_path, make_
         torch.testing.assert_close(gradient.double(), of_oracle, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe, make_llada_moe, make_rnd1])
+@pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe, make_llada_moe])
 def test_loss_of_a_mixture_of_experts(tmp_path, make_model):
     trainer = make_trainer(tmp_path, make_model(), peft_config=lora())
     trained = [name for name, weight in trainer.model.named_parameters() if weight.requires_grad]
@@ -374,31 +375,16 @@ def test_evaluation_puts_predictions_at_their_places(tmp_path, origin):
         assert metrics["eval_loss"] == pytest.approx(naive_loss(trainer.model, whole).item(), rel=1e-5)
 
 
-def test_a_resumed_run_in_other_micro_batches_ends_with_the_same_weights(tmp_path):
-    settings = {"rows": 4, "num_train_epochs": 2, "save_strategy": "steps", "save_steps": 1, "mask_ratio": "random"}
-    whole = make_trainer(tmp_path, make_sdar(), peft_config=lora(), **settings)
-    whole.train()
-    resumed = make_trainer(
-        tmp_path, make_sdar(), peft_config=lora(), per_device_train_batch_size=1, gradient_accumulation_steps=2,
-        **(settings | {"save_strategy": "no"}),
-    )  # fmt: skip
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert resumed.state.global_step == whole.state.global_step == 4
-    expected = weights_of(whole.model)
-    for name, weight in resumed.model.named_parameters():
-        torch.testing.assert_close(weight, expected[name], rtol=1e-4, atol=1e-4)
-
-
 def test_the_blocks_are_as_long_as_in_the_model(tmp_path, caplog):
     trainer = make_trainer(tmp_path, make_sdar(), block_length=8)
-    assert (trainer.data_collator.block_length, trainer.masking.block_length) == (4, 4)
+    assert trainer.data_collator.block_length == mask_settings(trainer)["block_length"] == 4
     assert "`block_length=8` is replaced by 4, the block length of the model" in caplog.text
     foreign = make_sdar()
     foreign.is_native = False
     for model, collator, message in [
         (foreign, make_collator(), "SDARForMaskedDiffusion is none"),
         (make_sdar(), make_collator(block_length=8), "blocks of SDARForMaskedDiffusion have 4 tokens"),
-        (make_llada(), make_collator(), "the attention of LLaDAForMaskedDiffusion, which is 'full'"),
+        (make_llada(), make_collator(), "not that of LLaDAForMaskedDiffusion, which is 'full'"),
     ]:
         with pytest.raises(ValueError, match=message):
             CertaintyForcingTrainer(model, make_args(tmp_path), make_dataset(2), data_collator=collator)

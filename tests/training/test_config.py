@@ -1,13 +1,11 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 import dataclasses
-import inspect
 
 import pytest
 import torch
 from transformers import HfArgumentParser, TrainingArguments
 
 from hf_dparallel import CertaintyForcingConfig
-from hf_dparallel.training.hooks import documented
 
 from ..helpers import refuses
 
@@ -77,24 +75,6 @@ def test_trl_parser(tmp_path):
     assert (config.mask_ratio, config.block_length) == ("random", 4)
 
 
-@pytest.mark.parametrize("clean", [str, inspect.cleandoc], ids=["as_written", "as_python_3_13_keeps_it"])
-def test_every_setting_has_its_help(clean):
-    settings = dataclasses.make_dataclass("Settings", [("first", int, 0), ("last", int, 0)])
-    settings.__doc__ = clean(
-        """Settings.
-
-        Args:
-            first (`int`):
-                Help on
-                two lines.
-            last (`int`):
-                Help on one."""
-    )
-    documented(settings)
-    helps = [field.metadata.get("help") for field in dataclasses.fields(settings)]
-    assert helps == ["Help on two lines.", "Help on one."]
-
-
 def test_help_is_printed(capsys):
     own = {field.name: field for field in dataclasses.fields(CertaintyForcingConfig)}
     assert all(own[name].metadata["help"] for name in own.keys() - vars(TrainingArguments("out")).keys())
@@ -115,6 +95,8 @@ def test_help_is_printed(capsys):
         ("include_for_metrics", ["inputs"]),
         ("label_smoothing_factor", 0.1),
         ("max_steps", 0),
+        ("train_sampling_strategy", "group_by_length"),
+        ("block_origin", "prompt"),
         ("num_train_epochs", 0),
     ],
 )

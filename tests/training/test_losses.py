@@ -30,7 +30,7 @@ def make_case(rows=5, length=11, vocab_size=13, seed=0):
 @pytest.mark.parametrize("seed", range(3))
 def test_terms_match_the_naive_loop(temperature, seed):
     logits, labels = make_case(seed=seed)
-    terms = row_terms(Objective(certainty_temperature=temperature), logits, labels)
+    terms = row_terms(Objective(temperature), logits, labels)
     consistency, certainty = naive_terms(logits, labels, temperature)
     torch.testing.assert_close(terms.losses.double(), torch.stack([consistency, certainty], 1), rtol=1e-5, atol=1e-6)
     scored = labels != -100
@@ -167,7 +167,7 @@ def test_loss_and_gradients_of_the_published_code(golden_dir, name):
         labels = torch.stack([labels_of(case, "masked_positions"), labels_of(case, "masked_rev_positions")])
         model.zero_grad()
         logits = model(input_ids=input_ids, logits_to_keep=labels != -100).logits
-        terms = row_terms(Objective(certainty_temperature=case["temperature"]), logits, labels)
+        terms = row_terms(Objective(case["temperature"]), logits, labels)
         measured = {
             "ce_loss": terms.losses[0, 0],
             "ce_loss_rev": terms.losses[1, 0],

@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import recipe_of, resolve
-from hf_dparallel.training.publishing import student_recipe
+from hf_dparallel.training.recipe import student_recipe
 from hf_dparallel_rules.settings import settings_of
 
 from ..helpers import make_llada

@@ -28,7 +28,7 @@ from hf_dparallel import (
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.models.base import MaskedDiffusionOutput
 from hf_dparallel.training.objective import TokenTerms
-from hf_dparallel.training.publishing import student_recipe, training_summary
+from hf_dparallel.training.recipe import student_recipe, training_summary
 from hf_dparallel.training.student import base_model, special_token_id
 
 from ..helpers import (
@@ -41,14 +41,11 @@ from ..helpers import (
     make_dream,
     make_llada,
     make_llada2,
-    make_llada_moe,
     make_rnd1,
     make_rows,
     make_sdar,
-    make_sdar_moe,
     make_tokenizer,
     make_trainer,
-    refuses,
     weights_of,
 )
 
@@ -66,7 +63,7 @@ def make_modernbert():
 # What is trained
 
 
-@pytest.mark.parametrize("make_model", [make_llada, make_dream, make_sdar])
+@pytest.mark.parametrize("make_model", [make_llada, make_sdar])
 def test_every_adapter_weight_moves_and_no_other(tmp_path, make_model):
     trainer = make_trainer(tmp_path, make_model(), peft_config=lora(), num_train_epochs=2)
     before = weights_of(trainer.model)
@@ -134,8 +131,7 @@ def test_model_whose_logits_are_shifted_outside(tmp_path):
 
 
 @pytest.mark.parametrize("make_model", [make_llada, make_dream, make_rnd1, make_modernbert])
-@pytest.mark.parametrize("chunk", [1, 5, 1000])
-@pytest.mark.parametrize("masking", ["semi_autoregressive", "random"])
+@pytest.mark.parametrize(("chunk", "masking"), [(5, "semi_autoregressive"), (1, "random")])
 def test_loss_and_gradients_in_chunks_equal_the_naive_loss(tmp_path, monkeypatch, make_model, chunk, masking):
     monkeypatch.setattr("hf_dparallel.models.scoring._CHUNK_NUMEL", chunk * 64)
     head = "decoder" if make_model is make_modernbert else "lm_head"
@@ -231,7 +227,7 @@ def test_a_compiled_model_has_the_same_losses(tmp_path, make_model, peft_config,
 
 
 # With six rows the second step has two; five rows as 3 + 2 are the mean over five, not the mean of two means.
-@pytest.mark.parametrize(("rows", "batch", "parts"), [(4, 4, (1, 4)), (4, 4, (2, 2)), (6, 4, (1, 4)), (5, 5, (3, 2))])
+@pytest.mark.parametrize(("rows", "batch", "parts"), [(6, 4, (1, 4)), (5, 5, (3, 2))])
 def test_accumulated_batches_are_one_batch(tmp_path, rows, batch, parts):
     runs = []
     for micro_batch, accumulated in ((batch, 1), parts):
@@ -358,39 +354,17 @@ def test_compute_metrics_sees_tokens_by_sequence(tmp_path):
 # Masks and resumption
 
 
-TRAJECTORY = {"masking": "trajectory", "mask_ratio": 0.9}
-
-
-@pytest.mark.parametrize(
-    ("workers", "persistent", "dropout", "masking", "steps"),
-    [
-        # In the middle of the first epoch, at its end, and in the middle of the second.
-        (0, False, 0.1, {"mask_ratio": "random"}, (2, 3, 4)),
-        (0, False, 0.1, TRAJECTORY, (4,)),
-        (2, False, 0.1, {"mask_ratio": "random"}, (4,)),
-        (2, True, 0.0, {"mask_ratio": "random"}, (2,)),
-    ],
-)
-def test_a_resumed_run_ends_with_the_same_weights(tmp_path, workers, persistent, dropout, masking, steps):
-    # (With persistent workers, torch draws other seeds for the resumed loader, and with them another dropout.)
-    settings = {
-        "peft_config": lora(lora_dropout=dropout),
-        "rows": 6,
-        "num_train_epochs": 2,
-        "save_strategy": "steps",
-        "save_steps": 1,
-        "dataloader_num_workers": workers,
-        "dataloader_persistent_workers": persistent,
-        **masking,
-    }
+def test_a_resumed_run_ends_with_the_same_weights(tmp_path):
+    settings = {"rows": 6, "num_train_epochs": 2, "mask_ratio": "random", "dataloader_num_workers": 2}
+    settings |= {"peft_config": lora(lora_dropout=0.1), "save_strategy": "steps", "save_steps": 1}
     whole = make_trainer(tmp_path, **settings)
     whole.train()
-    assert whole.state.global_step == 6
     expected = weights_of(whole.model)
-    for step in steps:
+    # In the middle of the first epoch, at its end, and in the middle of the second.
+    for step in (2, 3, 4):
         resumed = make_trainer(tmp_path, **settings)
         resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
-        assert resumed.state.global_step == 6
+        assert resumed.state.global_step == whole.state.global_step == 6
         for name, weight in resumed.model.named_parameters():
             assert torch.equal(weight, expected[name]), (step, name)
 
@@ -415,19 +389,18 @@ def test_a_streamed_run_is_resumed_within_a_later_pass(tmp_path):
         assert all(torch.equal(weight, whole[name]) for name, weight in resumed.items()), checkpoint
 
 
-@pytest.mark.parametrize("make_model", [make_llada, make_dream])
-def test_a_whole_model_is_resumed_and_the_best_checkpoint_loaded(tmp_path, make_model):
+def test_a_whole_model_is_resumed_and_the_best_checkpoint_loaded(tmp_path):
     """LLaDA is saved under its published names, and has others in memory."""
     settings = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 3}
-    whole = make_trainer(tmp_path, make_model(), eval_dataset=make_dataset(2), **settings)
+    whole = make_trainer(tmp_path, eval_dataset=make_dataset(2), **settings)
     whole.train()
-    resumed = make_trainer(tmp_path, make_model(), eval_dataset=make_dataset(2), **settings)
+    resumed = make_trainer(tmp_path, eval_dataset=make_dataset(2), **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     expected = weights_of(whole.model)
     assert all(torch.equal(weight, expected[name]) for name, weight in resumed.model.named_parameters())
 
     best = make_trainer(
-        tmp_path / "best", make_model(), eval_dataset=make_dataset(2), load_best_model_at_end=True,
+        tmp_path / "best", eval_dataset=make_dataset(2), load_best_model_at_end=True,
         metric_for_best_model="masked_entropy", **settings,
     )  # fmt: skip
     best.train()
@@ -451,13 +424,12 @@ def test_the_best_of_an_adapter_beside_another_one(tmp_path, rank):
     assert {name for name, weight in model.named_parameters() if weight.requires_grad} == moved
 
 
-@pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe, make_llada_moe])
-def test_a_checkpoint_with_experts_of_a_layer_in_several_files_is_read(tmp_path, make_model):
-    saved = make_model()
+def test_a_checkpoint_with_experts_of_a_layer_in_several_files_is_read(tmp_path):
+    saved = make_llada2()
     saved.save_pretrained(tmp_path / "checkpoint", max_shard_size="20KB")
     files = [load_file(path) for path in (tmp_path / "checkpoint").glob("*.safetensors")]
     assert sum(any(".experts.0." in name or ".experts.1." in name for name in file) for file in files) > 1
-    trainer = make_trainer(tmp_path, make_model())
+    trainer = make_trainer(tmp_path, make_llada2())
     for weight in trainer.model.state_dict().values():
         weight.zero_()
     trainer._load_from_checkpoint(str(tmp_path / "checkpoint"))
@@ -500,20 +472,6 @@ def test_messages_are_tokenized(tmp_path):
         templated = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True, **settings)
         assert row["prompt_ids"] == templated["input_ids"]
         assert tokenizer.decode(row["completion_ids"]) == f"The answer is 3 .{end} <|endoftext|>"
-
-
-@pytest.mark.parametrize("make", [list, Dataset.from_list])
-def test_rows_are_grouped_by_length_where_batches_are_cut(tmp_path, make):
-    rows = [{"prompt_ids": [2] * length, "completion_ids": [3, EOS]} for length in range(1, 21)]
-    data = {"train_dataset": make(rows)}
-    columns = {}
-    for strategy in ("random", "group_by_length"):
-        trainer = make_trainer(tmp_path, make_sdar(), train_sampling_strategy=strategy, **data)
-        columns[strategy] = sum(batch["input_ids"].shape[1] for batch in trainer.get_train_dataloader())
-    assert columns["group_by_length"] < columns["random"]
-    trainer.train()
-    with refuses("train_sampling_strategy"):
-        make_trainer(tmp_path, train_sampling_strategy="group_by_length", **data).train()
 
 
 @pytest.mark.parametrize("make", [list, lambda rows: IterableDataset.from_generator(lambda: iter(rows))])
@@ -783,8 +741,9 @@ def test_a_model_is_made_for_each_training(tmp_path):
     assert losses[0] == losses[1] != losses[2] and len(seen) == 4
     assert isinstance(trainer.model, PeftModel)
     assert {"dparallel", "diffusion-lm", "masked-diffusion"} <= set(trainer.model.model_tags)
+    trainer._hp_search_setup(SimpleNamespace(params={"block_length": 8}))
     with pytest.raises(ValueError, match="`block_length=8` cannot be searched"):
-        trainer._hp_search_setup(SimpleNamespace(params={"block_length": 8}))
+        trainer.train()
 
 
 def test_a_search_minimizes_the_evaluation_loss(tmp_path, monkeypatch):
@@ -802,10 +761,11 @@ def test_a_search_minimizes_the_evaluation_loss(tmp_path, monkeypatch):
 
 
 def test_a_searched_seed_is_the_seed_of_the_masks(tmp_path):
-    trainer = make_trainer(tmp_path, eval_dataset=make_dataset(2), seed=3)
+    trainer = make_trainer(tmp_path, eval_dataset=make_dataset(2), seed=3, max_steps=1)
     trainer.hp_search_backend, trainer.hp_space = HPSearchBackend.OPTUNA, lambda trial: trial.params
     for params, seed in ({"learning_rate": 0.1}, 3), ({"seed": 5}, 5), ({"data_seed": 7}, 7):
         trainer._hp_search_setup(SimpleNamespace(params=params))
+        trainer.train()
         assert trainer.data_collator.seed == seed
     # The trials are compared on the same masks.
     assert trainer._eval_collator.seed == 3

@@ -23,6 +23,7 @@ from transformers.utils import (
 )
 from transformers.utils.generic import can_return_tuple
 
+from ..attention_masks import mask_copies
 from ..generation.mixin import DiffusionGenerationMixin
 from .adapters import AdapterLoadingMixin
 from .backbones import CACHE_ARGUMENT, DiffusionBackbone
@@ -133,7 +134,12 @@ class MaskedDiffusionModel(DiffusionModel):
         return [name for name in _TARGET_MODULES if name in names]
 
     def score(self, inputs, where, function=None, labels=None, forward=None):
-        """Overrides [`ScoringMixin.score`]: the head runs at `where` only, inside the forward pass."""
+        """Overrides [`ScoringMixin.score`]: the head runs at `where` only, inside the forward pass.
+
+        Rows of a noisy and a clean copy have `block` and `num_noisy` for an attention mask ([`BlockCausalCollator`]).
+        """
+        if "block" in inputs:
+            inputs = mask_copies(self.config, inputs, self.dtype)
         forward = self.__call__ if forward is None else forward  # type: ignore[operator]
         output = forward(**inputs, logits_to_keep=where, labels=labels, head_function=function)
         return output.logits if function is None else output.head_output

@@ -1,24 +1,40 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Semi-autoregressive forward masking: from clean trajectories to what the student sees and is scored on."""
+"""Semi-autoregressive forward masking: from clean trajectories to masked views and their labels."""
 
 import hashlib
 import math
-from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+
+from hf_dparallel_rules.settings import SettingError
 
 from ..data.dataset import TOKENIZED_COLUMNS, read_ids
-from ..generation.compatibility import moves_blocks
-from .masking import Masking, Views
 from .objective import IGNORE_INDEX
-from .student import base_model
+
+
+MASKINGS = ("semi_autoregressive", "random", "trajectory")
+
+
+class Views(NamedTuple):
+    """The masked views of a batch, each `(num_views * sequences, length)`: all first views, then all second ones.
+
+    Attributes:
+        clean: the tokens.
+        noisy: the same with masks, also after the last active block.
+        labels: the clean tokens where they are scored, -100 elsewhere.
+        answer_start: the column of the first answer token, `(num_views * sequences, 1)`.
+    """
+
+    clean: torch.LongTensor
+    noisy: torch.LongTensor
+    labels: torch.LongTensor
+    answer_start: torch.LongTensor
 
 
 @dataclass
-class DataCollatorForSemiAutoregressiveMasking(Masking):
+class DataCollatorForSemiAutoregressiveMasking:
     r"""
     Data collator that masks trajectories the way semi-autoregressive decoding meets them.
 
@@ -37,14 +53,6 @@ class DataCollatorForSemiAutoregressiveMasking(Masking):
     d3LLM, https://github.com/hao-ai-lab/d3LLM). Tokens of one pass are put in a random order, and the padding counts
     as committed with the last token.
 
-    If `attention` is not "full", for models that never see what follows a block, all blocks of the answer are
-    active at once, each masked with a draw of its own. Blocks are counted from the first token of the prompt, or of
-    the answer (`block_origin`), as those models decode. A row then is two copies of the sequence: a noisy one, and a
-    clean one in which each noisy block finds the blocks before it. Both have the same positions, and only the noisy
-    one has labels. Blocks from which no row of the batch learns anything are left out. The attention mask is left to
-    the trainer (section B.6 of https://huggingface.co/papers/2503.09573). `max_length` is rounded up to whole blocks.
-
-
     The masks depend only on the tokens of the row, on `seed` and on the epoch (see [`set_epoch`]), not on the batch,
     the order or the number of workers. A resumed run therefore sees the masks of an uninterrupted one, and copies of a
     row have the same masks in an epoch: for more masks, train for more epochs instead of repeating rows.
@@ -54,15 +62,12 @@ class DataCollatorForSemiAutoregressiveMasking(Masking):
             Id of the mask token.
         eos_token_id (`int`):
             Id of the end-of-text token, with which sequences are padded.
+        block_length, mask_ratio, masking, complementary_masking, max_length:
+            As in [`CertaintyForcingConfig`].
         seed (`int`, *optional*, defaults to 0):
             Seed of the masks.
         vocab_size (`int`, *optional*):
             Number of token ids that the model knows. If set, larger ids are refused.
-        attention (`str`, *optional*, defaults to `"full"`):
-            The attention of the model: "full", "block_causal" or "causal_past". [`CertaintyForcingTrainer`] takes it
-            from the model.
-        settings:
-            The settings of [`Masking`].
 
     Raises:
         ValueError: if a setting is out of range; or a row lacks a column, has an empty prompt or completion, mask
@@ -93,32 +98,19 @@ class DataCollatorForSemiAutoregressiveMasking(Masking):
     mask_token_id: int
     eos_token_id: int
     _: KW_ONLY
+    block_length: int = 32
+    mask_ratio: float | str = 0.5
+    masking: str = "semi_autoregressive"
+    complementary_masking: bool = True
+    max_length: int = 384
     seed: int = 0
     vocab_size: int | None = None
-    attention: str = "full"
     _epoch: torch.Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
-        self.check()
+        check_masks(self)
         # In shared memory, so that workers that are already running (persistent ones) see a new epoch.
         self._epoch = torch.tensor(0).share_memory_()
-
-    def check_model(self, model: nn.Module) -> None:
-        """Raises a `ValueError` if the rows do not suit the model's attention."""
-        base = base_model(model)
-        if self.attention == "full":
-            self.refuse("block_origin", "for full attention, where blocks follow the prompt")
-            return
-        rule = f"is not the attention of {type(base).__name__}, which is {base.attention!r}"
-        self.require("attention", base.attention == self.attention, rule, "Leave it out.")
-        rule = f"needs rows that only classes of this package read, and {type(base).__name__} is none"
-        self.require("attention", base.is_native, rule, "Load the model by the class of its family.")
-        rule = f"would move the blocks that {type(base).__name__} chooses experts for"
-        is_free = self.block_origin != "answer" or moves_blocks(base)
-        self.require("block_origin", is_free, rule, "Leave it out.")
-        length = base.block_length
-        rule = f"is another than the model's: blocks of {type(base).__name__} have {length} tokens"
-        self.require("block_length", self.block_length == length, rule, "Or set `model.config.block_length`.")
 
     @property
     def num_views(self) -> int:
@@ -127,12 +119,8 @@ class DataCollatorForSemiAutoregressiveMasking(Masking):
 
     @property
     def padded_length(self) -> int:
-        """Length of all sequences: `max_length`, for block-causal models with room for a whole last block."""
-        if self.attention == "full":
-            return self.max_length
-        if self.block_origin == "answer":
-            return self.max_length + self.block_length - 1
-        return -(-self.max_length // self.block_length) * self.block_length
+        """Length of all sequences."""
+        return self.max_length
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch (from 0) whose masks are drawn next, in worker processes, too."""
@@ -143,88 +131,51 @@ class DataCollatorForSemiAutoregressiveMasking(Masking):
         Masks and batches `examples`.
 
         Returns:
-            `dict` of `torch.LongTensor`s of shape `(num_views * len(examples), max_length)`: `input_ids`; `labels`,
-            the clean tokens where they are scored and -100 elsewhere; `attention_mask`, all ones. With another
-            `attention`, `labels` of shape `(num_views * len(examples), num_noisy)`, and `input_ids` and `position_ids`
-            (instead of `attention_mask`) of shape `(num_views * len(examples), num_noisy + num_clean)`: the blocks
-            that the batch needs of the noisy copies, then of the clean ones; with `block_origin="answer"`, the
-            position at which each token's block begins as `block_start`, too.
+            `dict` of `torch.LongTensor`s of shape `(num_views * len(examples), max_length)`: `input_ids`;
+            `attention_mask`, all ones; `labels`, the clean tokens where they are scored and -100 elsewhere.
         """
-        sequences = [self._mask(example) for example in examples]
+        views = self.mask(examples)
+        attention_mask = torch.ones_like(views.noisy)
+        return {"input_ids": views.noisy, "attention_mask": attention_mask, "labels": views.labels}
 
-        def by_row(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-            """Stacks the first views of all sequences, then the second views."""
-            return torch.stack(list(tensors), dim=1).flatten(0, 1)
+    def mask(self, examples: list[dict[str, Any]]) -> Views:
+        """Returns the masked views of `examples`, each padded to `padded_length`."""
+        clean, masked, spans = zip(*map(self._mask_row, examples), strict=True)
+        tokens = torch.stack(clean).repeat(self.num_views, 1)
+        scored = torch.stack(masked, dim=1).flatten(0, 1)
+        start, end = (torch.tensor(edge).repeat(self.num_views)[:, None] for edge in zip(*spans, strict=True))
+        noisy = tokens.masked_fill(scored | (torch.arange(tokens.shape[1]) >= end), self.mask_token_id)
+        return Views(tokens, noisy, tokens.masked_fill(~scored, IGNORE_INDEX), start)
 
-        names = ("clean", "masked", "scored")
-        clean, masked, scored = (by_row(getattr(views, name) for views in sequences) for name in names)
-        noisy = clean.masked_fill(masked, self.mask_token_id)
-        batch = {"labels": clean.masked_fill(~scored, IGNORE_INDEX)}
-        if self.attention != "full":
-            is_from_answer = self.block_origin == "answer"
-            # The first span begins where the answer does.
-            origins = [views.spans[0][0] if is_from_answer else 0 for views in sequences]
-            origin = torch.tensor(origins).repeat(self.num_views)[:, None]
-            noisy_part, clean_part = self._needed_parts(scored, origin)
-            positions = torch.arange(self.padded_length)
-            batch = {name: tensor[:, noisy_part] for name, tensor in batch.items()}
-            batch["input_ids"] = torch.cat([noisy[:, noisy_part], clean[:, clean_part]], dim=1)
-            batch["position_ids"] = torch.cat([positions[noisy_part], positions[clean_part]]).repeat(len(clean), 1)
-            if is_from_answer:
-                positions = batch["position_ids"]
-                batch["block_start"] = (positions - (positions - origin) % self.block_length).clamp(min=0)
-        else:
-            batch = {"input_ids": noisy, "attention_mask": torch.ones_like(noisy), **batch}
-        return batch
-
-    def _needed_parts(self, scored: torch.BoolTensor, origin: torch.LongTensor) -> tuple[slice, slice]:
-        """Returns the columns of the noisy and of the clean copies that a batch needs. Blocks start at `origin`.
-
-        Noisy blocks before and after the scored ones have no loss, and no scored block sees the clean copy of the last
-        scored block or of later ones.
-        """
-        rows, columns = scored.nonzero(as_tuple=True)
-        starts = columns - (columns - origin[rows, 0]) % self.block_length
-        # There is nothing scored where a draw masks nothing; one block keeps the loss connected to the weights.
-        first, last = (int(starts.min()), int(starts.max())) if len(starts) else (0, 0)
-        return slice(first, last + self.block_length), slice(0, last)
-
-    def _mask(self, example: dict[str, Any]) -> Views:
-        """Returns the views of a sequence."""
+    def _mask_row(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, tuple[int, int]]:
+        """Returns the tokens of a sequence `(length,)`, what is masked in its active blocks `(num_views, length)`, and
+        the columns at which the answer begins and the last active block ends."""
         prompt, completion, steps = self.read_row(example)
+        answer_start = len(prompt)
         clean = torch.full((self.padded_length,), self.eos_token_id)
-        clean[: len(prompt)] = prompt
-        clean[len(prompt) : len(prompt) + len(completion)] = completion
-        steps = torch.cat([torch.zeros_like(prompt), steps])[: len(clean)]
-
+        clean[: answer_start + len(completion)] = torch.cat([prompt, completion])
         generator = self._generator(prompt, completion)
-        spans = self._draw_active_spans(len(prompt), len(completion), generator)
+        spans = self.active_spans(answer_start, len(completion), generator)
         masked = torch.zeros(self.num_views, len(clean), dtype=torch.bool)
         for start, end in spans:
-            of_first_view = self._draw_masked(steps[start:end], generator)
+            of_first_view = self._draw_masked(steps[start - answer_start : end - answer_start], generator)
             masked[:, start:end] = torch.stack((of_first_view, ~of_first_view)[: self.num_views])
-        end, columns = spans[-1][1], torch.arange(len(clean))
-        clean = clean.expand_as(masked)
-        return Views(clean, masked | (columns >= end), masked, spans)
+        return clean, masked, (answer_start, spans[-1][1])
 
-    def _draw_active_spans(
+    def active_spans(
         self, prompt_length: int, completion_length: int, generator: torch.Generator
     ) -> list[tuple[int, int]]:
-        """Returns the first position of each active block, and the first position after it."""
+        """Returns the first column of each active block, and the first one after it."""
         if self.masking == "random":
             return [(prompt_length, self.padded_length)]
-        if self.attention != "full":
-            origin = prompt_length if self.block_origin == "answer" else 0
-            edges = range(origin, prompt_length + completion_length, self.block_length)
-            spans = [(max(edge, prompt_length), min(edge + self.block_length, self.padded_length)) for edge in edges]
-            return [(start, end) for start, end in spans if start < end]
+        # The published code draws from one more block, which may hold nothing at all.
         num_blocks = -(-completion_length // self.block_length)
         block = int(torch.randint(num_blocks, (), generator=generator))
         start = prompt_length + block * self.block_length
         return [(start, min(start + self.block_length, self.padded_length))]
 
     def _draw_masked(self, commit_step: torch.Tensor, generator: torch.Generator) -> torch.BoolTensor:
-        """Returns which tokens of the active block are masked in the first view."""
+        """Returns which tokens of an active block are masked in the first view."""
         ratio: Any = self.mask_ratio
         if ratio == "random":
             ratio = 1 - float(torch.rand((), generator=generator))
@@ -250,18 +201,37 @@ class DataCollatorForSemiAutoregressiveMasking(Masking):
         """
         prompt, completion = (read_ids(example, column) for column in TOKENIZED_COLUMNS)
         ids = torch.cat([prompt, completion])
-        rule = f"must be at least {len(ids)} for {len(prompt)} `prompt_ids` and {len(completion)} `completion_ids`"
-        self.require("max_length", len(ids) <= self.max_length, rule, "Or drop the row.")
-        rule = "is in a row, and is what the model learns to replace"
-        self.require("mask_token_id", self.mask_token_id not in ids.tolist(), rule, "Drop such rows.")
-        is_known = self.vocab_size is None or bool(ids.max() < self.vocab_size)
-        rule = f"is too small for the token id {ids.max()} of a row"
-        self.require("vocab_size", is_known, rule, "Make the data with the tokenizer of the model.")
+        if len(ids) > self.max_length:
+            rule = f"must be at least {len(ids)} for {len(prompt)} `prompt_ids` and {len(completion)} `completion_ids`"
+            raise SettingError("max_length", self.max_length, rule, "Or drop the row.")
+        if self.mask_token_id in ids.tolist():
+            rule = "is in a row, and is what the model learns to replace"
+            raise SettingError("mask_token_id", self.mask_token_id, rule, "Drop such rows.")
+        if self.vocab_size is not None and ids.max() >= self.vocab_size:
+            rule = f"is too small for the token id {ids.max()} of a row"
+            remedy = "Make the data with the tokenizer of the model."
+            raise SettingError("vocab_size", self.vocab_size, rule, remedy)
         steps = torch.zeros_like(completion)
         if self.masking == "trajectory":
-            steps = read_ids(
-                example, "commit_step", "Make the data with `generate_trajectories`, or leave out `masking`."
-            )
+            remedy = "Make the data with `generate_trajectories`, or leave out `masking`."
+            steps = read_ids(example, "commit_step", remedy)
         if len(steps) != len(completion):
             raise ValueError(f"`commit_step` must have a step for each token, got {len(steps)} for {len(completion)}.")
         return prompt, completion, torch.cat([steps, steps[-1:].expand(self.padded_length)])
+
+
+def check_masks(settings: Any) -> None:
+    """Raises a [`SettingError`] if a setting of the masks is out of range, of a configuration or a collator."""
+    for name in ("block_length", "max_length"):
+        if not isinstance(getattr(settings, name), int) or getattr(settings, name) < 1:
+            raise SettingError(name, getattr(settings, name), "must be a positive number of tokens")
+    ratio = settings.mask_ratio
+    if ratio != "random" and not (isinstance(ratio, int | float) and 0 < ratio <= 1):
+        rule = 'must be a number in (0, 1] or "random" (drawn anew for every row)'
+        raise SettingError("mask_ratio", ratio, rule, "The paper uses mask_ratio=0.5.")
+    if settings.masking not in MASKINGS:
+        rule = (
+            'must be "semi_autoregressive" (one active block, as for LLaDA), "random" (the whole answer, as for '
+            'Dream) or "trajectory" (what the teacher committed last in a block)'
+        )
+        raise SettingError("masking", settings.masking, rule)

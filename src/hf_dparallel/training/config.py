@@ -2,6 +2,7 @@
 """The settings of [`CertaintyForcingTrainer`]."""
 
 import contextlib
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,64 +10,150 @@ import torch
 from transformers import TrainingArguments
 from transformers.trainer_utils import SchedulerType
 
-from .hooks import documented
-from .masking import Masking
-from .objective import Objective
+from hf_dparallel_rules.settings import SETTINGS, SettingError
+
+from .collator import MASKINGS, check_masks
+from .objective import AddedTerm, Objective
 
 
-@documented
 @dataclass
-class CertaintyForcingConfig(Masking, Objective, TrainingArguments):
+class CertaintyForcingConfig(TrainingArguments):
     r"""
     Configuration class for the [`CertaintyForcingTrainer`].
 
     It adds the parameters of certainty-forcing distillation (https://huggingface.co/papers/2509.26488) to
-    [`~transformers.TrainingArguments`]. The defaults are the paper's for LLaDA.
+    [`~transformers.TrainingArguments`], and gives some of those another default. The defaults are the paper's for
+    LLaDA. The help of each parameter stands beside its field.
 
-    It has the parameters of [`Masking`] (what the student sees) and of [`Objective`] (what it is scored on), too.
-
-    These parameters have other defaults than in [`~transformers.TrainingArguments`].
-
-    Parameters:
-        learning_rate (`float`, *optional*, defaults to `2e-5`):
-            The initial learning rate of the optimizer.
-        weight_decay (`float`, *optional*, defaults to `0.01`):
-            Weight decay of the optimizer; biases and norms are exempt.
-        lr_scheduler_type (`str` or [`~transformers.SchedulerType`], *optional*, defaults to `"constant"`):
-            The learning rate scheduler type to use. See `SchedulerType` for all possible values. With `warmup_steps`,
-            `"constant"` is `"constant_with_warmup"`.
-        logging_steps (`float`, *optional*, defaults to `10`):
-            Log every X update steps. An integer, or a float in [0, 1): a ratio of the total training steps.
-        activation_checkpointing (`bool`, *optional*, defaults to `True` unless `gradient_checkpointing` is set):
-            Whether to recompute activations in the backward pass, which saves memory and costs about a fifth of the
-            speed.
-
-    And this one is for data that is tokenized.
-
-    Parameters:
-        chat_template_kwargs (`dict` or `str`, *optional*):
-            Further arguments of the chat template, for prompts and completions alike: `{"enable_thinking": False}` for
-            Qwen3's. A `str` is read as JSON.
+    A subclass can add a term to the loss: a function in [`added_terms`], and a field `{name}_weight`.
 
     Raises:
-        ValueError: if a value is out of range, or `label_smoothing_factor` is set.
+        ValueError: if a value is out of range or has no meaning for this training.
     """
 
-    learning_rate: float = 2e-5
-    weight_decay: float = 0.01
-    lr_scheduler_type: SchedulerType | str = "constant"
-    logging_steps: float = 10
-    activation_checkpointing: bool | None = field(default=None, metadata={"nargs": "?", "const": True})
-    chat_template_kwargs: dict[str, Any] | str | None = None
+    learning_rate: float = field(default=2e-5, metadata={"help": "Initial learning rate of the optimizer."})
+    weight_decay: float = field(
+        default=0.01, metadata={"help": "Weight decay of the optimizer; biases and norms are exempt."}
+    )
+    lr_scheduler_type: SchedulerType | str = field(
+        default="constant",
+        metadata={"help": 'Schedule of the learning rate. With `warmup_steps`, "constant" is "constant_with_warmup".'},
+    )
+    logging_steps: float = field(
+        default=10, metadata={"help": "Log every X update steps; a float in [0, 1) is a ratio of all steps."}
+    )
+    activation_checkpointing: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Recompute activations in the backward pass, which saves memory and costs about a fifth of the "
+            "speed. On unless `gradient_checkpointing` is set.",
+            "nargs": "?",
+            "const": True,
+        },
+    )
+    block_length: int = field(
+        default=32,
+        metadata={
+            "help": "Tokens of a block; decode with the same. The block length of a block-causal model replaces it. "
+            'Unused with `masking="random"`.'
+        },
+    )
+    block_origin: str | None = field(
+        default=None,
+        metadata={
+            "help": f"{SETTINGS['block_origin'].help} By default as in the model's recipe.",
+            "choices": list(SETTINGS["block_origin"].choices),
+        },
+    )
+    # `None` is refused below. It is in the type because the argument parser then reads strings, where `float | str`
+    # would read floats only and refuse "random".
+    mask_ratio: float | str | None = field(
+        default=0.5,
+        metadata={
+            "help": 'Probability of masking a token of the active block, in (0, 1] (with `masking="trajectory"` the '
+            'fraction that is masked); "random" draws it uniformly from (0, 1] for every row, and for a block-causal '
+            "model for every block."
+        },
+    )
+    masking: str = field(
+        default="semi_autoregressive",
+        metadata={
+            "help": '"semi_autoregressive" masks one block and everything after it; "random" masks the whole answer, '
+            'padding included (as the published code trains Dream); "trajectory" masks the tokens that the teacher '
+            "committed last in one block, and everything after it, and needs the column `commit_step`. For a "
+            "block-causal model all blocks of the answer are active.",
+            "choices": list(MASKINGS),
+        },
+    )
+    complementary_masking: bool = field(
+        default=True,
+        metadata={
+            "help": "Train in the same step also on the view that masks exactly the other tokens of the block. The "
+            "loss of a sequence is the sum of its two views."
+        },
+    )
+    max_length: int = field(
+        default=384,
+        metadata={
+            "help": "Length in tokens to which prompt and completion together are padded with EOS. Longer rows are an "
+            "error. For block-causal models rounded up to whole blocks."
+        },
+    )
+    certainty_temperature: float = field(
+        default=0.5, metadata={"help": "Temperature of the entropy that is minimized, T in Eq. 7 of the paper."}
+    )
+    certainty_weight: float = field(
+        default=2.0, metadata={"help": "Weight of the certainty-forcing loss, beta in Eq. 8 of the paper."}
+    )
+    consistency_weight: float = field(default=1.0, metadata={"help": "Weight of the cross-entropy on the trajectory."})
+    chat_template_kwargs: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={
+            "help": "Further arguments of the chat template, for prompts and completions alike, such as "
+            "'{\"enable_thinking\": false}' for Qwen3's."
+        },
+    )
 
     _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "chat_template_kwargs"]
+
+    @property
+    def added_terms(self) -> dict[str, AddedTerm]:
+        """Terms that a subclass adds, by name. Each needs a setting `{name}_weight`; at 0 it is not computed."""
+        return {}
+
+    @property
+    def objective(self) -> Objective:
+        """The loss with these weights."""
+        weights = {"consistency": self.consistency_weight, "certainty": self.certainty_weight}
+        weights |= {name: weight for name in self.added_terms if (weight := getattr(self, f"{name}_weight"))}
+        return Objective(self.certainty_temperature, weights, self.added_terms)
 
     def __post_init__(self):
         if isinstance(self.mask_ratio, str):
             # The command line gives every value as a string.
             with contextlib.suppress(ValueError):
                 self.mask_ratio = float(self.mask_ratio)
-        self.check()
+        check_masks(self)
+        SETTINGS["block_origin"].read(self.block_origin)
+        if not 0 < self.certainty_temperature < math.inf:
+            value = self.certainty_temperature
+            raise SettingError("certainty_temperature", value, "must be positive", "The paper uses 0.5.")
+        for name in (f"{term}_weight" for term in ("certainty", "consistency", *self.added_terms)):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise SettingError(name, getattr(self, name), "must be a number of at least 0")
+        if self.max_steps == 0 or (self.num_train_epochs <= 0 and self.max_steps < 0):
+            name = "max_steps" if self.max_steps == 0 else "num_train_epochs"
+            remedy = "Leave it out, or give a positive number."
+            raise SettingError(name, getattr(self, name), "trains nothing", remedy)
+        if self.label_smoothing_factor != 0:
+            rule = "has no meaning for certainty-forcing distillation"
+            raise SettingError("label_smoothing_factor", self.label_smoothing_factor, rule, "Leave it at 0.")
+        if "inputs" in (self.include_for_metrics or []):
+            rule = "would give masked views, where predictions and labels are by sequence"
+            raise SettingError("include_for_metrics", self.include_for_metrics, rule, "Leave it out.")
+        if self.train_sampling_strategy not in ("random", "sequential"):
+            rule = "must be 'random' or 'sequential', whose order a resumed run and several processes repeat"
+            raise SettingError("train_sampling_strategy", self.train_sampling_strategy, rule)
         # As a plain default it would win over a `gradient_checkpointing=False`, its older name.
         if self.activation_checkpointing is None and self.gradient_checkpointing is None:
             self.activation_checkpointing = True
@@ -76,13 +163,3 @@ class CertaintyForcingConfig(Masking, Objective, TrainingArguments):
         super().__post_init__()
         if self.warmup_steps and self.lr_scheduler_type == "constant":
             self.lr_scheduler_type = SchedulerType.CONSTANT_WITH_WARMUP
-
-    def check(self) -> None:
-        super().check()
-        rule = "would give masked views, where predictions and labels are by sequence"
-        self.require("include_for_metrics", "inputs" not in (self.include_for_metrics or []), rule, "Leave it out.")
-        remedy = "Leave it out, or give a positive number."
-        self.require("max_steps", self.max_steps != 0, "trains nothing", remedy)
-        self.require("num_train_epochs", self.num_train_epochs > 0 or self.max_steps > 0, "trains nothing", remedy)
-        rule = "has no meaning for certainty-forcing distillation"
-        self.require("label_smoothing_factor", self.label_smoothing_factor == 0, rule, "Leave it at 0.")

@@ -61,10 +61,7 @@ def certainty_forcing_loss(
     """
     if not temperature > 0:
         raise ValueError(f"`temperature` must be positive, got {temperature}. The paper uses temperature=0.5.")
-    objective = Objective(
-        certainty_temperature=temperature, certainty_weight=certainty_weight, consistency_weight=consistency_weight
-    )
-    objective.check()
+    objective = Objective(temperature, {"consistency": consistency_weight, "certainty": certainty_weight})
     return objective.weigh(row_terms(objective, logits, labels)).mean()
 
 

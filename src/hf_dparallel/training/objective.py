@@ -1,16 +1,14 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The terms of the loss, of each scored token and of each row; the settings that weigh them; and what is logged."""
+"""The terms of the loss, of each scored token and of each row, and their averages for the log."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from hf_dparallel_rules.certainty import entropy_from_logits
-
-from .hooks import Settings, documented
 
 
 # The label of a token that is not scored.
@@ -22,7 +20,7 @@ AddedTerm = Callable[[torch.Tensor, torch.LongTensor], tuple[torch.Tensor, torch
 
 
 class TokenTerms(NamedTuple):
-    """What the loss needs to know of each scored token.
+    """The loss's facts of each scored token.
 
     `losses` and `counted`, `(num_scored, num_terms)`, are the values of the terms in float32 and nats, and whether the
     token counts for them. The first two are cross-entropy (for all tokens) and entropy at the training temperature
@@ -39,9 +37,9 @@ class RowTerms(NamedTuple):
     """The terms of the loss, one value a row (a row is one masked view of a sequence).
 
     `losses`, `(rows, num_terms)`, are means over the tokens that count, or 0 if none does: consistency (Eq. 5),
-    certainty (Eqs. 6 and 7) and what subclasses add. `num_masked` and `num_correct`, `(rows,)`, count scored tokens
-    and correct predictions, and `entropy` is the mean at temperature 1, which decoding compares with a threshold.
-    These three have no gradient.
+    certainty (Eqs. 6 and 7) and added terms. `num_masked` and `num_correct`, `(rows,)`, count scored tokens and
+    correct predictions, and `entropy` is the mean at temperature 1, which decoding compares with a threshold. These
+    three have no gradient.
     """
 
     losses: torch.Tensor
@@ -50,43 +48,19 @@ class RowTerms(NamedTuple):
     entropy: torch.Tensor
 
 
-@documented
-@dataclass(kw_only=True)
-class Objective(Settings):
-    r"""
-    The weights of the terms of the loss, Eq. 8 of https://huggingface.co/papers/2509.26488.
+@dataclass(frozen=True)
+class Objective:
+    """The loss, Eq. 8 of https://huggingface.co/papers/2509.26488: a weighted sum of terms.
 
-    Parameters:
-        certainty_temperature (`float`, *optional*, defaults to `0.5`):
-            Temperature of the entropy that is minimized, `T` in Eq. 7.
-        certainty_weight (`float`, *optional*, defaults to `2.0`):
-            Weight of the certainty-forcing loss, β in Eq. 8.
-        consistency_weight (`float`, *optional*, defaults to `1.0`):
-            Weight of the cross-entropy on the trajectory.
+    Args:
+        temperature (`float`): temperature of the entropy that is minimized, `T` in Eq. 7.
+        weights (`dict[str, float]`): weight of each term by its name, "consistency" and "certainty" first.
+        added_terms (`dict[str, AddedTerm]`): functions of the further terms in `weights`.
     """
 
-    certainty_temperature: float = 0.5
-    certainty_weight: float = 2.0
-    consistency_weight: float = 1.0
-
-    def check(self) -> None:
-        super().check()
-        is_known = 0 < self.certainty_temperature < float("inf")
-        self.require("certainty_temperature", is_known, "must be positive", "The paper uses 0.5.")
-        for name in (f"{term}_weight" for term in ("certainty", "consistency", *self.added_terms)):
-            is_known = 0 <= (getattr(self, name) or 0) < float("inf")
-            self.require(name, is_known, "must be a number of at least 0")
-
-    @property
-    def added_terms(self) -> dict[str, AddedTerm]:
-        """Terms that a subclass adds, by name. Each needs a setting `{name}_weight`; at 0 it is not computed."""
-        return {}
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """Weights of all computed terms, by name."""
-        weights = {"consistency": self.consistency_weight, "certainty": self.certainty_weight}
-        return weights | {name: weight for name in self.added_terms if (weight := getattr(self, f"{name}_weight"))}
+    temperature: float = 0.5
+    weights: Mapping[str, float] = field(default_factory=lambda: {"consistency": 1.0, "certainty": 2.0})
+    added_terms: Mapping[str, AddedTerm] = field(default_factory=dict)
 
     def token_terms(self, logits: torch.Tensor, targets: torch.LongTensor) -> TokenTerms:
         """Returns the terms of scored tokens from logits `(num_scored, vocab_size)` and labels `(num_scored,)`."""
@@ -98,7 +72,7 @@ class Objective(Settings):
         correct = predicted == targets
         terms = [
             (nn.functional.cross_entropy(logits.float(), targets, reduction="none"), torch.ones_like(correct)),
-            (entropy_from_logits(logits, self.certainty_temperature), correct),
+            (entropy_from_logits(logits, self.temperature), correct),
         ]
         terms += [function(logits, targets) for name, function in self.added_terms.items() if name in self.weights]
         losses, counted = (torch.stack(columns, dim=1) for columns in zip(*terms, strict=True))
@@ -129,35 +103,19 @@ def sum_by_row(terms: TokenTerms, labels: torch.Tensor) -> RowTerms:
     return RowTerms(means, num_masked, num_correct, row_sum(entropy) / num_masked.clamp(min=1))
 
 
-class MetricSums:
-    """Sums over sequences of the terms of the loss, by name, and of tokens; on the device until they are logged."""
+def log_values(terms: RowTerms, num_views: int) -> torch.Tensor:
+    """Returns the values to log, `(sequences, num_terms + 4)`, with the views of each sequence added up."""
+    part = torch.full_like(terms.num_masked, 1 / num_views)
+    tokens = [terms.entropy * terms.num_masked, terms.num_correct, terms.num_masked, part]
+    by_view = torch.cat([terms.losses.detach(), torch.stack(tokens, dim=1)], dim=1)
+    return by_view.unflatten(0, (num_views, -1)).sum(dim=0)
 
-    def __init__(self, device: torch.device, losses: Sequence[str]):
-        self._losses = list(losses)
-        self._sums = torch.zeros(len(self._losses) + 4, device=device)
 
-    @staticmethod
-    def values_by_sequence(terms: RowTerms, num_views: int) -> torch.Tensor:
-        """Returns the values to sum, `(sequences, num_metrics)`, with the views of each sequence added up."""
-        part = torch.full_like(terms.num_masked, 1 / num_views)
-        tokens = [terms.entropy * terms.num_masked, terms.num_correct, terms.num_masked, part]
-        by_view = torch.cat([terms.losses.detach(), torch.stack(tokens, dim=1)], dim=1)
-        return by_view.unflatten(0, (num_views, -1)).sum(dim=0)
-
-    def add(self, values: torch.Tensor) -> None:
-        self._sums += values.sum(dim=0)
-
-    def drain(self, reduce: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums) -> dict[str, float]:
-        """Returns the averages since the last call, or an empty `dict` without sequences. Resets the sums.
-
-        `reduce` adds up the sums of all processes.
-        """
-        *losses, entropy, num_correct, num_masked, num_sequences = reduce(self._sums).tolist()
-        self._sums = torch.zeros_like(self._sums)
-        if num_sequences == 0:
-            return {}
-        return {
-            **{f"{name}_loss": loss / num_sequences for name, loss in zip(self._losses, losses, strict=True)},
-            "masked_entropy": entropy / max(num_masked, 1),
-            "masked_accuracy": num_correct / max(num_masked, 1),
-        }
+def averages(sums: torch.Tensor, names: list[str]) -> dict[str, float]:
+    """Returns the averages to log from the sum of [`log_values`] over sequences, for terms of these names."""
+    *losses, entropy, num_correct, num_masked, num_sequences = sums.tolist()
+    return {
+        **{f"{name}_loss": loss / num_sequences for name, loss in zip(names, losses, strict=True)},
+        "masked_entropy": entropy / max(num_masked, 1),
+        "masked_accuracy": num_correct / max(num_masked, 1),
+    }

@@ -3,34 +3,26 @@
 
 import functools
 from concurrent.futures import Future
-from dataclasses import fields
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from huggingface_hub import CommitInfo, run_as_future
-from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers import PreTrainedModel, Trainer
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import HubStrategy, has_length
+from transformers.trainer_utils import HubStrategy
 
-from .._version import __version__
-from ..generation.configuration import DiffusionGenerationConfig, recipe_of
 from ..hub.card import TAGS
 from ..hub.facts import ModelFacts, check_base_model
-from ..hub.files import SUMMARY_NAME, hub_name
+from ..hub.files import SUMMARY_NAME
 from ..hub.publish import push_model_to_hub, write_companions
 from ..reports import write_json
 from .config import CertaintyForcingConfig
-from .masking import Masking
+from .recipe import student_recipe, training_summary
 from .student import adapter_folder, base_model
 
 
 if TYPE_CHECKING:
     from peft import PeftModel
-
-# Beside the settings that CertaintyForcingConfig adds.
-_RECORDED_SETTINGS = ("learning_rate", "lr_scheduler_type", "seed")
-_RECORDED_METRICS = (*("loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy"),)
 
 
 class PublishingMixin(Trainer):
@@ -39,18 +31,6 @@ class PublishingMixin(Trainer):
     args: CertaintyForcingConfig
 
     _tag_names = list(TAGS)
-
-    @property
-    def masking(self) -> Masking:
-        """Settings of the masks, from the collator if it has them, else from `args`."""
-        return self.data_collator if isinstance(self.data_collator, Masking) else self.args
-
-    @functools.cached_property
-    def longest_completion(self) -> int:
-        """Number of tokens of the longest completion; for streamed data, the room that its first row has."""
-        if has_length(self.train_dataset):
-            return max(len(row["completion_ids"]) for row in self.train_dataset)
-        return self.masking.max_length - len(next(iter(self.train_dataset))["prompt_ids"])
 
     def create_model_card(self, model_name: str | None = None, **kwargs) -> None:
         """Writes the card of what is saved in `output_dir`, unless there is one that you have written.
@@ -152,54 +132,3 @@ def check_can_be_pushed(args: CertaintyForcingConfig, model: "PreTrainedModel | 
             f"`push_to_hub=True`: {error} Or leave `push_to_hub` out, and call `trainer.push_to_hub(base_model=...)` "
             "after the training."
         ) from error
-
-
-def student_recipe(trainer: PublishingMixin) -> DiffusionGenerationConfig:
-    """Returns the model's recipe, with a canvas as long as the longest completion, in whole blocks.
-
-    If it has no commit rule, adds the paper's, with the block length of the training.
-    """
-    model, masking = base_model(trainer.model), trainer.masking
-    recipe = recipe_of(model)
-    if model.attention != "full":
-        recipe = recipe.updated(block_origin=masking.block_origin or model.block_origin)
-    rule = recipe.commit_rule()
-    if rule is None:
-        # The paper's threshold, for students of its method; what is not taught to be certain is a teacher.
-        threshold = 0.5 if trainer.args.certainty_weight else None
-        recipe = recipe.updated(entropy_threshold=threshold, block_length=masking.block_length)
-    elif rule == "denoising_steps":
-        return recipe  # steps of a canvas of its own
-    if trainer.train_dataset is None:
-        return recipe
-    block_length = recipe.block_length or masking.block_length
-    return recipe.updated(max_new_tokens=-(-trainer.longest_completion // block_length) * block_length)
-
-
-def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
-    """Returns the facts for the card: model, data, settings and metrics of the training. Saved beside the weights."""
-    args, dataset = trainer.args, trainer.train_dataset
-    base = base_model(trainer.model)
-    inherited = {field.name for field in fields(TrainingArguments)}
-    own = [field.name for field in fields(CertaintyForcingConfig) if field.name not in inherited]
-    values = {**vars(args), **{field.name: getattr(trainer.masking, field.name) for field in fields(Masking)}}
-    settings = {name: values[name] for name in (*_RECORDED_SETTINGS, *own) if values[name] is not None}
-    # The batch that was found to fit, with `auto_find_batch_size`.
-    batch_size = trainer.state.train_batch_size or args.train_batch_size
-    settings["batch_size"] = batch_size * args.gradient_accumulation_steps * args.world_size
-    settings["steps"] = trainer.state.global_step
-    logged = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
-    return {
-        # A folder of this machine says nothing to others.
-        "base_model": hub_name(base.config.name_or_path),
-        "architecture": type(base).__name__,
-        # Whether it decodes without `enable_diffusion_generation`.
-        "is_native": base.is_native,
-        "shift_logits": base.shift_logits,
-        # `filter_trajectories` writes it.
-        "dataset_description": getattr(getattr(dataset, "info", None), "description", ""),
-        "num_sequences": len(dataset) if has_length(dataset) else None,
-        "settings": settings,
-        "metrics": {name: logged[name] for name in _RECORDED_METRICS if name in logged},
-        "versions": {"hf-dparallel": __version__, **{name: version(name) for name in ("transformers", "torch")}},
-    }

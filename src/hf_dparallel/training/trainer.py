@@ -2,48 +2,49 @@
 """Certainty-forcing distillation as a `transformers.Trainer`."""
 
 import dataclasses
+import functools
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterator
-from operator import itemgetter
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn.attention.flex_attention import BlockMask
-from torch.nn.functional import pad
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 from transformers import (
     DataCollator,
     EvalPrediction,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainerCallback,
+    TrainerState,
     set_seed,
 )
-from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import EvalLoopOutput
-from transformers.utils import logging
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput, has_length
+from transformers.utils import CONFIG_NAME
 
-from ..attention_masks import make_attention_mask, mask_blocks, noisy_and_clean, predicting_columns
-from ..data.dataset import TOKENIZED_COLUMNS, TRAINING_COLUMNS, prepare_dataset
-from .checkpoints import CheckpointMixin
+from ..data.dataset import TRAINING_COLUMNS, prepare_dataset
+from ..models.base import MaskedDiffusionModel
+from .block_collator import BlockCausalCollator
+from .checkpoints import all_finite, last_complete_checkpoint, warn_of_changes
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
-from .default_collator import MaskingEpochCallback, default_collator, mask_seed
-from .masking import Masking
-from .objective import IGNORE_INDEX, MetricSums, sum_by_row
-from .publishing import check_can_be_pushed
+from .default_collator import MaskingCallback, check_collator, default_collator
+from .objective import IGNORE_INDEX, averages, log_values, sum_by_row
+from .publishing import PublishingMixin, check_can_be_pushed
+from .recipe import mask_settings, training_summary
 from .student import base_model, prepare_student
 
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
 
-logger = logging.get_logger(__name__)
 
-
-class CertaintyForcingTrainer(CheckpointMixin):
+class CertaintyForcingTrainer(PublishingMixin):
     r"""
     Trainer for certainty-forcing distillation (CFD), which teaches a masked diffusion language model to be certain of
     many tokens at once, on the trajectories it generates itself (https://huggingface.co/papers/2509.26488).
@@ -60,8 +61,8 @@ class CertaintyForcingTrainer(CheckpointMixin):
 
     - `consistency_loss`: cross-entropy on the trajectory (Eq. 5), in nats, summed over the views of a sequence.
     - `certainty_loss`: entropy at `certainty_temperature` of the correct predictions (Eq. 7), in nats, summed the same
-      way. `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`. A subclass may
-      add a term, which is logged and weighted in the same way.
+      way. `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`, and terms that a
+      subclass of [`CertaintyForcingConfig`] adds are logged and weighted in the same way.
     - `masked_entropy`: mean entropy at temperature 1 of the scored tokens, in nats.
     - `masked_accuracy`: fraction of the scored tokens whose argmax is the label.
 
@@ -96,7 +97,8 @@ class CertaintyForcingTrainer(CheckpointMixin):
             tokens.
         data_collator ([`~transformers.DataCollator`], *optional*):
             Function that makes a batch with `input_ids` and `labels`. Defaults to a
-            [`DataCollatorForSemiAutoregressiveMasking`] with the settings of `args`. A custom collator that returns
+            [`DataCollatorForSemiAutoregressiveMasking`] with the settings of `args`, for block-causal models to a
+            [`BlockCausalCollator`]. A custom collator that returns
             several rows per sequence must set `num_views` and keep the default's order.
         peft_config ([`~peft.PeftConfig`], *optional*):
             The adapter to train. If `None`, all weights that require gradients are trained. `target_modules=None`
@@ -147,36 +149,32 @@ class CertaintyForcingTrainer(CheckpointMixin):
         self._student_settings = (processing_class, peft_config, train_dataset is not None)
         self.model_init = model_init
         model = self._make_student(model) if model_init is None else self.call_model_init()
-        _check_model(args, model)
+        check_can_be_pushed(args, model)
         data_collator = data_collator or default_collator(args, model, processing_class)
-        self._has_clean_copies = getattr(data_collator, "attention", "full") != "full"
-        callbacks = list(callbacks or [])
         self._eval_collator = data_collator
-        self._row_rules: dict[str, Any] = {
-            "processing_class": processing_class,
-            "chat_template_kwargs": args.chat_template_kwargs,
-        }
+        self._num_views = getattr(data_collator, "num_views", 1)
+        callbacks = list(callbacks or [])
+        rules: dict[str, Any] = {"processing_class": processing_class}
+        rules["chat_template_kwargs"] = args.chat_template_kwargs
+        if isinstance(data_collator, BlockCausalCollator):
+            check_collator(data_collator, model)
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
-            data_collator.check_model(model)
-            callbacks.append(MaskingEpochCallback(data_collator))
+            callbacks.append(MaskingCallback(data_collator, args))
             # A copy, which stays at epoch 0: each evaluation has the same masks, and training keeps its own.
             self._eval_collator = dataclasses.replace(data_collator)
-            self._row_rules |= {
+            rules |= {
                 "eos_token_id": data_collator.eos_token_id,
                 "max_length": data_collator.max_length,
                 "check_row": data_collator.read_row,
             }
+        self._row_rules = rules
         with args.main_process_first(desc="preparing the data"):
             train_dataset = self._prepare_dataset(train_dataset, "train_dataset")
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset")
-
-        # Rows of a sequence.
-        self._num_views = getattr(data_collator, "num_views", 1)
         if args.accelerator_config.dispatch_batches is None and self._num_views > 1:
             # For streamed data one process would make the batches of all and cut them anywhere, even between the
             # views of a sequence.
             args.accelerator_config.dispatch_batches = False
-
         super().__init__(
             model=model,
             args=args,
@@ -193,11 +191,14 @@ class CertaintyForcingTrainer(CheckpointMixin):
         # The Trainer would refuse it beside the model that it has made.
         self.model_init = model_init
         _prepare_fsdp(getattr(self.accelerator.state, "fsdp_plugin", None), self.model)
-        # Evaluation would not compute a loss for a model whose forward has no `labels`; the loss is ours in any case.
+        # Trainer.evaluate skips the loss without label_names; we compute it ourselves.
         self.label_names = ["labels"]
-        # The collator reads these, not the arguments of the model's forward.
+        # The columns that the collator reads, not the arguments of the model's forward.
         self._signature_columns = list(TRAINING_COLUMNS)
-        self._begin_sums()
+        # Sums of the values to log since the last log, on the device.
+        self._sums: dict[str, torch.Tensor | None] = {"train": None, "eval": None}
+
+    # The student and its data
 
     def call_model_init(self, trial: Any = None) -> "PreTrainedModel | PeftModel":
         """Returns the student of `model_init`, with a new adapter if there is a `peft_config`."""
@@ -208,41 +209,60 @@ class CertaintyForcingTrainer(CheckpointMixin):
         model.add_model_tags(self._tag_names)
         return model
 
-    def hyperparameter_search(
-        self, hp_space=None, compute_objective=None, n_trials=20, direction="minimize", **kwargs
-    ):
-        """Searches hyperparameters, by default for the lowest `eval_loss`.
+    def _prepare_dataset(self, dataset: Any, name: str) -> Any:
+        if isinstance(dataset, dict):
+            is_training = name == "train_dataset"
+            # As `load_dataset` returns it without a split. A plain `dict` has several evaluation sets.
+            if is_training or (type(dataset) is not dict and "train" in dataset):
+                raise ValueError(
+                    f"`{name}` must be one data set, got a {type(dataset).__name__} of {list(dataset)}. Pass one of "
+                    f"them: `dataset[{list(dataset)[0 if is_training else -1]!r}]`."
+                )
+            return {key: self._prepare_dataset(part, f"{name}[{key!r}]") for key, part in dataset.items()}
+        return None if dataset is None else prepare_dataset(dataset, name, **self._row_rules)
 
-        See [`~transformers.Trainer.hyperparameter_search`].
-        """
-        if compute_objective is None and (direction != "minimize" or isinstance(self.eval_dataset, dict)):
-            raise ValueError(
-                "`compute_objective` must be given unless the `eval_loss` of one data set is minimized. Pass "
-                "`compute_objective=lambda metrics: metrics[NAME]`."
-            )
-        objective = compute_objective or itemgetter("eval_loss")
-        return super().hyperparameter_search(hp_space, objective, n_trials, direction, **kwargs)
+    @functools.cached_property
+    def longest_completion(self) -> int:
+        """Number of tokens of the longest completion; for streamed data, the room that its first row has."""
+        if has_length(self.train_dataset):
+            return max(len(row["completion_ids"]) for row in self.train_dataset)
+        return mask_settings(self)["max_length"] - len(next(iter(self.train_dataset))["prompt_ids"])
 
-    def _hp_search_setup(self, trial: Any) -> None:
-        before = {field.name: getattr(self.args, field.name) for field in dataclasses.fields(Masking)}
-        seed = mask_seed(self.args)
-        super()._hp_search_setup(trial)
-        if mask_seed(self.args) != seed:
-            self.data_collator.seed = mask_seed(self.args)
-        for name, value in before.items():
-            rule = f"cannot be searched: the masks of this trainer are drawn with {value!r}"
-            self.args.require(name, getattr(self.args, name) == value, rule, "Make a trainer for each value.")
-        self._begin_sums()
+    def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
+        """Returns the loader of evaluation data, with the same masks each time."""
+        if not isinstance(eval_dataset, str):
+            eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset")
+        with self._masks_of_evaluation():
+            return super().get_eval_dataloader(eval_dataset)
 
-    def _begin_sums(self) -> None:
-        names = list(self.args.weights)
-        self._metrics = {mode: MetricSums(self.args.device, names) for mode in ("train", "eval")}
+    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
+        """Returns the loader of data to predict, with the same masks each time."""
+        with self._masks_of_evaluation():
+            return super().get_test_dataloader(self._prepare_dataset(test_dataset, "test_dataset"))
+
+    @contextmanager
+    def _masks_of_evaluation(self) -> Iterator[None]:
+        training_collator, self.data_collator = self.data_collator, self._eval_collator
+        try:
+            yield
+        finally:
+            self.data_collator = training_collator
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
+    ) -> tuple[list, torch.Tensor]:
+        """Collects the batches of an optimizer step and counts their sequences (not tokens)."""
+        batches = list(itertools.islice(epoch_iterator, num_batches))
+        num_rows = torch.tensor(float(sum(batch["labels"].shape[0] for batch in batches)), device=device)
+        return batches, self.accelerator.reduce(num_rows, reduction="mean") / self._num_views
+
+    # The loss
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Makes a training step, without PEFT's float32 copies of the inputs of LoRA layers under autocast."""
         from peft.helpers import disable_input_dtype_casting
 
-        # Under autocast, a float32 copy of what a layer of LoRA gets is rounded back at once: it only takes memory.
-        # Several adapters share one, in which their gradients are added up.
+        # They would be rounded back at once. Several adapters share one copy, in which gradients are added up.
         configs = getattr(self.model, "peft_config", {}).values()
         is_lora = all(config.peft_type == "LORA" and not config.use_dora for config in configs) and len(configs) == 1
         with disable_input_dtype_casting(self.model, active=is_lora and self.accelerator.native_amp):
@@ -262,87 +282,33 @@ class CertaintyForcingTrainer(CheckpointMixin):
         training, the sum of the loss over the sequences of this batch is divided by it. If `None`, the loss is the
         mean over them. `return_outputs` adds, as `predictions` of shape `(num_scored,)`, the likeliest tokens.
         """
-        labels = inputs["labels"]
-        inputs = {name: value for name, value in inputs.items() if name != "labels"}
-        if self._has_clean_copies:
-            inputs, labels = self._with_clean_copies(inputs, labels)
+        labels, objective = inputs["labels"], self.args.objective
+        given = {name: value for name, value in inputs.items() if name != "labels"}
         scored = labels != IGNORE_INDEX
-        by_token = base_model(self.model).score(inputs, scored, self.args.token_terms, labels, forward=model)
+        by_token = base_model(self.model).score(given, scored, objective.token_terms, labels, forward=model)
         terms = sum_by_row(by_token, labels)
-        values = MetricSums.values_by_sequence(terms, self._num_views)
+        values = log_values(terms, self._num_views)
         num_sequences = len(values)
         if not model.training:
             # Also drops the rows that the data loader repeats to fill the last batch of all processes.
             values = self.accelerator.gather_for_metrics(values)
         elif num_items_in_batch is not None:
             num_sequences = num_items_in_batch
-        self._metrics["train" if model.training else "eval"].add(values)
-        loss = self.args.weigh(terms).sum() / num_sequences
+        mode, total = "train" if model.training else "eval", values.sum(dim=0)
+        before = self._sums[mode]
+        self._sums[mode] = total if before is None else before + total
+        loss = objective.weigh(terms).sum() / num_sequences
         return (loss, {"predictions": by_token.predicted}) if return_outputs else loss
-
-    def _with_clean_copies(self, inputs: dict[str, Any], labels: torch.LongTensor) -> tuple[dict[str, Any], Any]:
-        """Returns the inputs with an attention mask, and the labels, both as long as the noisy and clean copies."""
-        positions, num_noisy = inputs["position_ids"], labels.shape[1]
-        num_clean = positions.shape[1] - num_noisy
-        block_start = inputs.pop("block_start", positions - positions % self.data_collator.block_length)
-        model = base_model(self.model)
-        widened = {name: pad(x, (0, num_clean)) for name, x in inputs.items() if x.shape == labels.shape}
-        inputs = {**inputs, **widened, "attention_mask": self._noisy_and_clean_mask(positions, block_start, num_noisy)}
-        if model.predicts_next_block:
-            inputs["predicted_by"] = predicting_columns(positions, block_start, num_noisy, int(model.shift_logits))
-        return inputs, pad(labels, (0, num_clean), value=IGNORE_INDEX)
-
-    def _noisy_and_clean_mask(
-        self, position_ids: torch.LongTensor, block_start: torch.LongTensor, num_noisy: int
-    ) -> torch.Tensor | BlockMask:
-        """Returns the attention mask for rows of a noisy and a clean copy. `block_start` is `(rows, length)`."""
-        rows, length = position_ids.shape
-        model, device = base_model(self.model), position_ids.device
-        is_clean = torch.arange(length, device=device) >= num_noisy
-        visible = noisy_and_clean(mask_blocks(model.attention, position_ids, block_start, is_clean), num_noisy)
-        # Counted from the first token of the prompt, blocks are the same in all rows.
-        num_masks = rows if self.data_collator.block_origin == "answer" else 1
-        shape = (num_masks, length, length)
-        mask = make_attention_mask(model.config, visible, shape, dtype=model.dtype, device=device)
-        # For each row, because a model on several GPUs of one process is given some rows on each.
-        return mask.expand(rows, -1, -1, -1) if torch.is_tensor(mask) else mask
-
-    def get_batch_samples(
-        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
-    ) -> tuple[list, torch.Tensor]:
-        """Collects the batches of an optimizer step and counts their sequences (not tokens)."""
-        batches = list(itertools.islice(epoch_iterator, num_batches))
-        num_rows = torch.tensor(float(sum(batch["labels"].shape[0] for batch in batches)), device=device)
-        return batches, self.accelerator.reduce(num_rows, reduction="mean") / self._num_views
-
-    def _get_dataloader(self, dataset: Any, description: str, *args, is_training: bool = False, **kwargs) -> Any:
-        if is_training:
-            return super()._get_dataloader(dataset, description, *args, is_training=True, **kwargs)
-        dataset = self._prepare_dataset(dataset, "test_dataset" if description == "test" else "eval_dataset")
-        training_collator, self.data_collator = self.data_collator, self._eval_collator
-        try:
-            return super()._get_dataloader(dataset, description, *args, **kwargs)
-        finally:
-            self.data_collator = training_collator
-
-    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Any:
-        if self.args.train_sampling_strategy != "group_by_length":
-            return super()._get_train_sampler(train_dataset)
-        rule = "changes nothing: all rows are padded to `max_length`"
-        self.args.require("train_sampling_strategy", self._has_clean_copies, rule, "Leave it out.")
-        rows = train_dataset or self.train_dataset
-        lengths = [sum(len(row[column]) for column in TOKENIZED_COLUMNS) for row in rows]
-        size = self.args.train_batch_size * self.args.gradient_accumulation_steps
-        return LengthGroupedSampler(size, lengths=lengths)
 
     def evaluation_loop(self, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
         """Evaluates, and adds our metrics to those of the [`~transformers.Trainer`]."""
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        metrics = self._metrics["eval"].drain()
+        metrics = self._pop_averages("eval")
         if metrics and type(self).compute_loss is CertaintyForcingTrainer.compute_loss:
             # The Trainer averages over batches, and takes rows for sequences when it drops the repeated ones of the
             # last batch. These sums are over sequences, but know nothing of a term that a subclass adds.
-            metrics["loss"] = sum(weight * metrics[f"{name}_loss"] for name, weight in self.args.weights.items())
+            weights = self.args.objective.weights
+            metrics["loss"] = sum(weight * metrics[f"{name}_loss"] for name, weight in weights.items())
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
 
@@ -355,11 +321,11 @@ class CertaintyForcingTrainer(CheckpointMixin):
             return loss, None, None
         predictions = torch.full_like(labels, IGNORE_INDEX)
         predictions[labels != IGNORE_INDEX] = predicted
-        if self._has_clean_copies:
-            # Batches have other columns; what is returned has the columns of the sequence.
-            columns = inputs["position_ids"][:, : labels.shape[1]].to(labels.device)
+        if "num_noisy" in inputs:
+            # A batch has the columns that it needs; what is returned has those of the sequence.
+            columns = inputs["position_ids"][:, : inputs["num_noisy"]].to(labels.device)
             whole = labels.new_full((len(labels), self.data_collator.padded_length), IGNORE_INDEX)
-            predictions, labels = (whole.scatter(1, columns, x) for x in (predictions, labels))
+            predictions, labels = (whole.scatter(1, columns, x[:, : columns.shape[1]]) for x in (predictions, labels))
         # The Trainer cuts the last batch to its number of sequences along the first dimension.
         predictions, labels = (x.unflatten(0, (self._num_views, -1)).transpose(0, 1) for x in (predictions, labels))
         return loss, predictions, labels
@@ -367,23 +333,109 @@ class CertaintyForcingTrainer(CheckpointMixin):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs `logs`, and with the training loss its terms since the last log."""
         if "loss" in logs:
-            metrics = self._metrics["train"].drain(self.accelerator.reduce)
+            metrics = self._pop_averages("train")
             if not all(map(math.isfinite, metrics.values())):
                 raise FloatingPointError(self._divergence())
             logs = {**logs, **metrics}
         super().log(logs, start_time)
 
-    def _prepare_dataset(self, dataset: Any, name: str) -> Any:
-        if isinstance(dataset, dict):
-            is_training = name == "train_dataset"
-            # As `load_dataset` returns it without a split. A plain `dict` has several evaluation sets.
-            if is_training or (type(dataset) is not dict and "train" in dataset):
+    def _pop_averages(self, mode: str) -> dict[str, float]:
+        sums, self._sums[mode] = self._sums[mode], None
+        if sums is None:
+            return {}
+        if mode == "train":
+            sums = self.accelerator.reduce(sums)
+        return averages(sums, list(self.args.objective.weights))
+
+    # A run and its checkpoints
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
+        r"""
+        Trains, see [`~transformers.Trainer.train`].
+
+        Args:
+            resume_from_checkpoint (`str` or `bool`, *optional*):
+                The checkpoint to resume from. `True` is the last complete one in `output_dir`, so a run that was
+                killed while it saved can be resumed. A warning names the settings that differ.
+            kwargs:
+                Further arguments of [`~transformers.Trainer.train`].
+
+        Raises:
+            ValueError: if there is no checkpoint to resume from.
+            FloatingPointError: if the training diverges. All checkpoints are from before that.
+        """
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
+            if resume_from_checkpoint is None:
                 raise ValueError(
-                    f"`{name}` must be one data set, got a {type(dataset).__name__} of {list(dataset)}. Pass one of "
-                    f"them: `dataset[{list(dataset)[0 if is_training else -1]!r}]`."
+                    f"`resume_from_checkpoint=True` needs a checkpoint in {self.args.output_dir!r} that was written "
+                    "to its end, and there is none. Train without it."
                 )
-            return {key: self._prepare_dataset(part, f"{name}[{key!r}]") for key, part in dataset.items()}
-        return None if dataset is None else prepare_dataset(dataset, name, **self._row_rules)
+        if resume_from_checkpoint:
+            warn_of_changes(resume_from_checkpoint, training_summary(self))
+        output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        if not all_finite(self.model):
+            raise FloatingPointError(self._divergence())
+        return output
+
+    def hyperparameter_search(
+        self, hp_space=None, compute_objective=None, n_trials=20, direction="minimize", **kwargs
+    ):
+        """Searches hyperparameters, by default for the lowest `eval_loss`.
+
+        See [`~transformers.Trainer.hyperparameter_search`].
+        """
+        if compute_objective is None and (direction != "minimize" or isinstance(self.eval_dataset, dict)):
+            raise ValueError(
+                "`compute_objective` must be given unless the `eval_loss` of one data set is minimized. Pass "
+                "`compute_objective=lambda metrics: metrics[NAME]`."
+            )
+        objective = compute_objective or (lambda metrics: metrics["eval_loss"])
+        return super().hyperparameter_search(hp_space, objective, n_trials, direction, **kwargs)
+
+    def _divergence(self) -> str:
+        last = last_complete_checkpoint(self.args.output_dir)
+        return (
+            f"The training has diverged: loss or weights are NaN or infinite at step {self.state.global_step}. "
+            + (f"{last} is from before that. " if last else "")
+            + "Lower `learning_rate`, or train in bfloat16 instead of float16."
+        )
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        if not all_finite(model):
+            # The checkpoints before it are worth more, and may have to make room for it.
+            raise FloatingPointError(self._divergence())
+        if self.args.should_save:
+            # One that is written over is incomplete until the Trainer writes this file, after all others.
+            state = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}", TRAINER_STATE_NAME)
+            state.unlink(missing_ok=True)
+        super()._save_checkpoint(model, trial)
+
+    def _init_training_state(self, max_steps, num_update_steps, num_epochs, checkpoint, trial) -> tuple[int, int]:
+        trained = super()._init_training_state(max_steps, num_update_steps, num_epochs, checkpoint, trial)
+        # The Trainer takes all steps on streamed data, whose passes have an unknown length, for one pass.
+        if not self.state.global_step or num_epochs != sys.maxsize:
+            return trained
+        saved = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
+        # A run that ended within its first pass has counted it as a whole one.
+        self.state.epoch = epoch = math.ceil(saved.epoch) - 1
+        batches = round((saved.epoch - epoch) * saved.max_steps * self.args.gradient_accumulation_steps)
+        return epoch, 0 if self.args.ignore_data_skip else batches
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        is_ours = isinstance(self.model, MaskedDiffusionModel) and Path(resume_from_checkpoint, CONFIG_NAME).is_file()
+        if not is_ours or self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            return super()._load_from_checkpoint(resume_from_checkpoint, model)
+        # The Trainer does not know the published names of our weights.
+        settings = {"config": self.model.config, "dtype": self.model.dtype}
+        saved = type(self.model).from_pretrained(resume_from_checkpoint, **settings)
+        self.model.load_state_dict(saved.state_dict())
+
+    def _load_best_model(self) -> None:
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            return super()._load_best_model()
+        # The Trainer would load the adapter "default" into whichever is active.
+        self._load_from_checkpoint(self.state.best_model_checkpoint)
 
 
 def _check_args(args: CertaintyForcingConfig | None, model: str | nn.Module | None) -> CertaintyForcingConfig:
@@ -412,10 +464,6 @@ def _check_functions(
             "The trainer needs either `model` or `model_init`, and `optimizers` only with `model`, whose weights they "
             "are for."
         )
-
-
-def _check_model(args: CertaintyForcingConfig, model: nn.Module) -> None:
-    check_can_be_pushed(args, model)
 
 
 def _prepare_fsdp(plugin: Any, model: nn.Module) -> None:

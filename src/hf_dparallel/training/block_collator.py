@@ -1,0 +1,108 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Rows of a noisy and a clean copy, from which a block-causal student learns all blocks of an answer at once."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hf_dparallel_rules.settings import SETTINGS
+
+from ..attention_masks import mask_blocks, predicting_columns
+from .collator import DataCollatorForSemiAutoregressiveMasking
+from .objective import IGNORE_INDEX
+
+
+@dataclass
+class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
+    r"""
+    Data collator for models that never see what follows a block: all blocks of the answer are active at once, each
+    masked with a draw of its own.
+
+    A row is two copies of the sequence: a noisy one, and a clean one in which each noisy block finds the blocks before
+    it (section B.6 of https://huggingface.co/papers/2503.09573). Both have the same positions, and only the noisy one
+    has labels. Blocks from which no row of the batch learns anything are left out. Blocks are counted from the first
+    token of the prompt or of the answer, as those models decode, and `max_length` is rounded up to whole blocks.
+
+    Args:
+        attention (`str`, *optional*, defaults to `"block_causal"`):
+            The attention of the model: "block_causal" or "causal_past".
+        block_origin (`str`, *optional*, defaults to `"sequence"`):
+            Where blocks are counted from: `"sequence"` or `"answer"`.
+        predicts_next_block (`bool`, *optional*, defaults to `False`):
+            Whether the last token of a block predicts the first token of the next one.
+        shift_logits (`bool`, *optional*, defaults to `False`):
+            Whether each other token is predicted by the one before, too, in such a model.
+        mask_token_id, eos_token_id, settings:
+            As in [`DataCollatorForSemiAutoregressiveMasking`].
+    """
+
+    attention: str = "block_causal"
+    block_origin: str = "sequence"
+    predicts_next_block: bool = False
+    shift_logits: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        SETTINGS["block_origin"].read(self.block_origin)
+
+    @property
+    def padded_length(self) -> int:
+        """Length of all sequences: `max_length`, with room for a whole last block."""
+        if self.block_origin == "answer":
+            return self.max_length + self.block_length - 1
+        return -(-self.max_length // self.block_length) * self.block_length
+
+    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        r"""
+        Masks and batches `examples`.
+
+        Returns:
+            `dict` of `torch.LongTensor`s of shape `(num_views * len(examples), num_noisy + num_clean)`, the columns
+            that the batch needs of the noisy copies and then of the clean ones: `input_ids`, `position_ids`, `labels`
+            (-100 in the clean copies); `block`, the number of the block of each column for the attention mask, in one
+            row if it is the same for all; and `predicted_by`, the column that predicts each token, if the model
+            predicts next blocks. `num_noisy` is an `int`.
+        """
+        views = self.mask(examples)
+        origin = views.answer_start if self.block_origin == "answer" else torch.zeros_like(views.answer_start)
+        noisy, clean = self._needed_columns(views.labels, origin)
+        columns = torch.arange(self.padded_length)
+        num_noisy = len(columns[noisy])
+        positions = torch.cat([columns[noisy], columns[clean]]).repeat(len(views.clean), 1)
+        block_start = (positions - (positions - origin) % self.block_length).clamp(min=0)
+        is_clean = torch.arange(positions.shape[1]) >= num_noisy
+        block = mask_blocks(self.attention, positions, block_start, is_clean)
+        batch = {
+            "input_ids": torch.cat([views.noisy[:, noisy], views.clean[:, clean]], dim=1),
+            "position_ids": positions,
+            "labels": views.labels.gather(1, positions).masked_fill(is_clean, IGNORE_INDEX),
+            "block": block if self.block_origin == "answer" else block[:1],
+            "num_noisy": num_noisy,
+        }
+        if self.predicts_next_block:
+            batch["predicted_by"] = predicting_columns(positions, block_start, num_noisy, int(self.shift_logits))
+        return batch
+
+    def active_spans(
+        self, prompt_length: int, completion_length: int, generator: torch.Generator
+    ) -> list[tuple[int, int]]:
+        """Returns the columns of all blocks of the answer, without those of the prompt."""
+        if self.masking == "random":
+            return super().active_spans(prompt_length, completion_length, generator)
+        origin = prompt_length if self.block_origin == "answer" else 0
+        edges = range(origin, prompt_length + completion_length, self.block_length)
+        spans = [(max(edge, prompt_length), edge + self.block_length) for edge in edges]
+        return [(start, end) for start, end in spans if start < end]
+
+    def _needed_columns(self, labels: torch.LongTensor, origin: torch.LongTensor) -> tuple[slice, slice]:
+        """Returns the columns of the noisy and of the clean copies that a batch needs.
+
+        Noisy blocks before and after the scored ones have no loss, and no scored block sees the clean copy of the last
+        scored block or of later ones.
+        """
+        rows, columns = (labels != IGNORE_INDEX).nonzero(as_tuple=True)
+        starts = columns - (columns - origin[rows, 0]) % self.block_length
+        # There is nothing scored where a draw masks nothing; one block keeps the loss connected to the weights.
+        first, last = (int(starts.min()), int(starts.max())) if len(starts) else (0, 0)
+        return slice(first, last + self.block_length), slice(0, last)
