@@ -16,17 +16,11 @@ _GROUP = 128
 
 @dataclass
 class Certainty:
-    """A token at each position, its probability, the entropy (nats), and the likeliest one, each of shape `(...)`."""
+    """A token at each position, its probability, and the entropy (nats) there, each of shape `(...)`."""
 
     tokens: torch.LongTensor
     confidence: torch.FloatTensor
     entropy: torch.FloatTensor
-    likeliest: torch.LongTensor
-
-
-def column_of(token_id: int | None) -> slice:
-    """Returns the column of a token in scores, as a slice, which is empty for `None`."""
-    return slice(0) if token_id is None else slice(token_id, token_id + 1)
 
 
 def entropy_from_logits(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
@@ -89,72 +83,48 @@ def confidence_from_logits(logits: torch.Tensor) -> torch.Tensor:
     return torch.softmax(logits, dim=-1, dtype=torch.float32).amax(dim=-1)
 
 
-def measure_certainty(
-    logits: torch.Tensor,
-    mask_token_id: int | None,
-    tokens: torch.LongTensor | None = None,
-    noise: torch.FloatTensor | None = None,
-) -> Certainty:
+def measure_certainty(logits: torch.Tensor, mask_token_id: int, tokens: torch.LongTensor | None = None) -> Certainty:
     """Picks the likeliest token of each position, except the mask token, and measures its certainty.
 
-    The mask token, if there is one, is never picked, but is part of the distribution. If the model prefers it to every
-    other token, the model cannot decide the position yet, and its entropy counts as infinite. (Its confidence, the
-    probability of the picked token, is small anyway.)
+    The mask token is never picked, but is part of the distribution. If the model prefers it to every other token, the
+    model cannot decide the position yet, and its entropy counts as infinite. (Its confidence, the probability of the
+    picked token, is small anyway.)
 
     `logits`, `(..., vocab_size)`, are used as a scratch space and left as they were. With `tokens`, `(...)`, their
-    confidence is measured instead of the likeliest tokens'. With `noise`, exponential random numbers of the shape of
-    `logits`, tokens are drawn by them, as `torch.multinomial` does (the Gumbel-max trick). All is in float32 or, for
-    float64 logits, in float64.
+    confidence is measured instead of the likeliest tokens'. All is in float32 or, for float64 logits, in float64.
     """
     # Contiguous, because several places of an expanded tensor share their memory.
     flat = logits.flatten(0, -2).contiguous()
     size = max(1, (_CHUNK_NUMEL_CPU if logits.device.type == "cpu" else _CHUNK_NUMEL) // logits.shape[-1])
-    given = [
-        repeat(None) if each is None else each.flatten(0, logits.ndim - 2).split(size) for each in (tokens, noise)
-    ]
-    parts = [_measure(mask_token_id, *of_places) for of_places in zip(flat.split(size), *given, strict=False)]
+    given = repeat(None) if tokens is None else tokens.flatten().split(size)
+    parts = [_measure(mask_token_id, *of_places) for of_places in zip(flat.split(size), given, strict=False)]
     columns = parts[0] if len(parts) == 1 else [torch.cat(column) for column in zip(*parts, strict=True)]
     return Certainty(*(column.view(logits.shape[:-1]) for column in columns))
 
 
 def _measure(
-    mask_token_id: int | None,
-    logits: torch.Tensor,
-    tokens: torch.LongTensor | None,
-    noise: torch.FloatTensor | None,
-) -> tuple[torch.LongTensor, torch.Tensor, torch.Tensor, torch.LongTensor]:
-    of_mask, on_cpu = None, logits.device.type == "cpu"
-    if mask_token_id is not None:
-        of_mask = logits[:, mask_token_id].clone()
-        logits[:, mask_token_id] = -torch.inf
+    mask_token_id: int, logits: torch.Tensor, tokens: torch.LongTensor | None
+) -> tuple[torch.LongTensor, torch.Tensor, torch.Tensor]:
+    of_mask = logits[:, mask_token_id].clone()
+    logits[:, mask_token_id] = -torch.inf
     best, likeliest = _max(logits)
-    if of_mask is not None:
-        logits[:, mask_token_id] = of_mask
+    logits[:, mask_token_id] = of_mask
+    tokens = likeliest if tokens is None else tokens
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    if on_cpu:
+    if logits.device.type == "cpu":
         # With one exponential. torch's softmax sums a long row less exactly on CPUs.
-        largest = best if of_mask is None else torch.maximum(best, of_mask)
-        shifted = logits.to(dtype) - largest.to(dtype)[:, None]
+        shifted = logits.to(dtype) - torch.maximum(best, of_mask).to(dtype)[:, None]
         weights = shifted.exp()
         total = weights.sum(dim=-1)
-    else:
-        weights = torch.softmax(logits, dim=-1, dtype=dtype)
-    if noise is not None:
-        scores = weights / noise
-        scores[:, column_of(mask_token_id)] = -1
-        tokens = _max(scores)[1]
-    tokens = likeliest if tokens is None else tokens
-    confidence = weights.gather(1, tokens[:, None]).squeeze(1)
-    if on_cpu:
-        confidence = confidence / total
+        confidence = weights.gather(1, tokens[:, None]).squeeze(1) / total
         # The logarithm of probability zero is infinite, and adds nothing.
         mean = weights.mul_(shifted.clamp_(min=torch.finfo(dtype).min)).sum(dim=-1) / total
         entropy = total.log() - mean
     else:
+        weights = torch.softmax(logits, dim=-1, dtype=dtype)
+        confidence = weights.gather(1, tokens[:, None]).squeeze(1)
         entropy = torch.special.entr(weights).sum(dim=-1)
-    if of_mask is not None:
-        entropy = entropy.masked_fill(of_mask > best, torch.inf)
-    return tokens, confidence, entropy, likeliest
+    return tokens, confidence, entropy.masked_fill(of_mask > best, torch.inf)
 
 
 def _max(logits: torch.Tensor) -> tuple[torch.Tensor, torch.LongTensor]:

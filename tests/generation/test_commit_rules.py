@@ -20,7 +20,7 @@ MASKED = torch.tensor([[True, True, False, True], [False, False, False, False], 
 
 
 def predicted(entropy=None, confidence=None):
-    return TokenPrediction(None, confidence, entropy, likeliest=None, logits=None)
+    return TokenPrediction(None, confidence, entropy, logits=None)
 
 
 ENTROPY = predicted(torch.tensor([[0.4, 0.6, 0.0, 0.5], [0.0] * 4, [3.0, 2.0, 5.0, 4.0]]))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
-from hf_dparallel_rules.certainty import Certainty, column_of, measure_certainty
+from hf_dparallel_rules.certainty import Certainty, measure_certainty
 
 
 @dataclass
@@ -26,7 +26,7 @@ class TokenPrediction(Certainty):
 
 def predict_tokens(
     logits: torch.Tensor,
-    mask_token_id: int | None,
+    mask_token_id: int,
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -39,20 +39,20 @@ def predict_tokens(
     With `generators`, one a row, samples do not depend on the batch. In each row the first `num_sampled` places are
     sampled, by default all; the others draw no random numbers. The mask token is never picked.
     """
-    sampled = noise = None
+    sampled = None
     if temperature > 0:
-        noise = _exponential_noise(logits, generators, num_sampled)
-    if noise is not None and (temperature != 1 or top_k or top_p not in (None, 1.0)):
         candidates = logits.to(torch.float32, copy=True)
-        candidates[..., column_of(mask_token_id)] = -torch.inf
+        candidates[..., mask_token_id] = -torch.inf
         # Subtract the largest, so that no division by a small temperature overflows.
         scores = candidates.sub_(candidates.amax(dim=-1, keepdim=True)).flatten(0, 1).div_(temperature)
         if top_k:
             scores = TopKLogitsWarper(top_k)(None, scores)
         if top_p not in (None, 1.0):
             scores = TopPLogitsWarper(top_p)(None, scores)
-        sampled, noise = scores.exp_().view_as(logits).div_(noise).argmax(dim=-1), None
-    certainty = measure_certainty(logits, mask_token_id, sampled, noise)
+        # The Gumbel-max trick, as in `torch.multinomial`.
+        noise = _exponential_noise(logits, generators, num_sampled)
+        sampled = scores.exp_().view_as(logits).div_(noise).argmax(dim=-1)
+    certainty = measure_certainty(logits, mask_token_id, sampled)
     return TokenPrediction(**vars(certainty), logits=logits, columns=columns)
 
 

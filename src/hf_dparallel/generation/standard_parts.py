@@ -15,7 +15,7 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from hf_dparallel_rules.certainty import column_of, measure_certainty
+from hf_dparallel_rules.certainty import measure_certainty
 from hf_dparallel_rules.settings import SettingError
 
 from .configuration import DiffusionGenerationConfig
@@ -157,7 +157,7 @@ class CertaintyHistory(RowPart):
 
     def _likeliest(self, logits: torch.Tensor) -> Any:
         probabilities = torch.softmax(logits, dim=-1, dtype=torch.float32)
-        probabilities[:, column_of(self.canvas.config.mask_token_id)] = 0
+        probabilities[:, self.canvas.config.mask_token_id] = 0
         return probabilities.topk(min(NUM_CANDIDATES, logits.shape[-1] - 1), dim=-1)
 
     def leave(self, row_id: int) -> dict[str, torch.Tensor]:
