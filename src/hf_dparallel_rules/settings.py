@@ -33,18 +33,19 @@ _OUR_NAMES = {
     **dict.fromkeys(("gen_length", "max_tokens"), "max_new_tokens"),
     "block_size": "block_length",
     **dict.fromkeys(("steps", "diffusion_steps"), "denoising_steps"),
-    "threshold": "confidence_threshold` or `entropy_threshold",
+    "threshold": "`confidence_threshold` or `entropy_threshold`",
+    "dynamic_threshold": "confidence_threshold",
     "factor": "confidence_factor",
     "eb_threshold": "entropy_budget",
-    **dict.fromkeys(("alg", "remasking", "remasking_strategy"), "denoising_steps` or another commit rule"),
+    **dict.fromkeys(("alg", "remasking", "remasking_strategy"), "`denoising_steps` or another commit rule"),
     **dict.fromkeys(("minimal_topk", "num_to_transfer"), "min_commits"),
     **dict.fromkeys(("use_cache", "dual_cache"), "cache_implementation"),
     "do_sample": "temperature",
     "mask_id": "mask_token_id",
     **dict.fromkeys(("eos_id", "stopping_criteria_idx"), "eos_token_id"),
     "eos_early_stop": "stop_at_eos",
-    "adapter_names": "model.set_adapter(...)` and a call of `generate",
-    **dict.fromkeys(("cfg_scale", "alg_temp", "output_history")),
+    "adapter_names": "`model.set_adapter(...)` and a call of `generate`",
+    **dict.fromkeys(("cfg_scale", "alg_temp", "min_p", "output_history")),
     "model_path": "model_name_or_path",
     "use_lora": "use_peft",
     **dict.fromkeys(("train_path", "dataset_args"), "dataset_name"),
@@ -172,8 +173,8 @@ def settings_of(*groups: str) -> tuple[str, ...]:
 
 def suggest(name: str, known: Collection[str] = ()) -> str:
     """Returns a hint at the `known` name (by default, of a setting) that an unknown one means, or an empty text."""
-    ours = re.match(r"\w+", _OUR_NAMES.get(name) or "")
-    if name in _OUR_NAMES and (not known or ours is None or ours[0] in known):
+    ours = re.match(r"`?(\w+)", _OUR_NAMES.get(name) or "")
+    if name in _OUR_NAMES and (not known or ours is None or ours[1] in known):
         return our_name_for(name, name)
     close = get_close_matches(name, known or SETTINGS, n=1)
     return f"Did you mean `{close[0]}`?" if close else ""
@@ -182,7 +183,9 @@ def suggest(name: str, known: Collection[str] = ()) -> str:
 def our_name_for(name: str, value: Any) -> str:
     """Returns advice on a setting of another package: our name for it, or to remove it."""
     ours = _OUR_NAMES.get(name)
-    return f"Use `{ours.format(value=value)}` for `{name}`." if ours else f"Remove `{name}`."
+    if ours is None:
+        return f"Remove `{name}`."
+    return f"Use {ours if '`' in ours else f'`{ours.format(value=value)}`'} for `{name}`."
 
 
 def _allows_item(item: Any, type_: Any) -> bool:

@@ -79,6 +79,22 @@ def test_published_file_with_settings_of_another_sampler(tiny_llada, tmp_path):
     assert config.commit_rule() == "confidence_threshold"
 
 
+def test_a_keyword_of_the_model_config_is_no_setting(tiny_llada, tmp_path):
+    recipe = DiffusionGenerationConfig(entropy_threshold=0.5)
+    tiny_llada.generation_config = recipe
+    tiny_llada.save_pretrained(tmp_path)
+    for loader in (AutoModelForMaskedLM, type(tiny_llada)):
+        model = loader.from_pretrained(tmp_path, attention_dropout=0.1)
+        assert model.config.attention_dropout == 0.1 and model.generation_config.settings() == recipe.settings()
+
+
+def test_a_damaged_file_is_not_taken_for_a_missing_one(tiny_llada, tmp_path):
+    tiny_llada.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text("{")
+    with pytest.raises(OSError, match="generation_config.json"):
+        AutoModelForMaskedLM.from_pretrained(tmp_path)
+
+
 def test_use_cache_of_a_model_config_is_about_its_training(tmp_path):
     saved = {"_from_model_config": True, "use_cache": False}
     (tmp_path / "generation_config.json").write_text(json.dumps(saved))

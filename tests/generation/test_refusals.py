@@ -3,7 +3,16 @@
 
 import pytest
 import torch
-from transformers import CompileConfig, GenerationConfig, MaxLengthCriteria, TopKLogitsWarper
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    CompileConfig,
+    GenerationConfig,
+    MaxLengthCriteria,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    TopKLogitsWarper,
+)
 
 from hf_dparallel import DiffusionGenerationConfig, enable_diffusion_generation
 
@@ -64,6 +73,9 @@ ALONE = [
     ({"threshold": 0.9}, "Use `confidence_threshold`"),
     ({"remasking": "low_confidence"}, "Use `denoising_steps` or another commit rule"),
     ({"cfg_scale": 0.0}, "Remove `cfg_scale`.$"),
+    ({"min_p": 0.0}, "Remove `min_p`.$"),
+    ({"alg": "maskgit_plus"}, "Use `denoising_steps` or another commit rule for `alg`.$"),
+    ({"dynamic_threshold": 0.9}, "Use `confidence_threshold`"),
 ]
 
 
@@ -101,6 +113,19 @@ def of_a_class_that_hides_nothing():
     model = of_another_class()
     model.takes_visibility = False
     return model
+
+
+BERT = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+def bert():
+    model = BertForMaskedLM(BertConfig(**BERT, max_position_embeddings=16))
+    return enable_diffusion_generation(model.eval(), MASK)
+
+
+def roberta():
+    model = RobertaForMaskedLM(RobertaConfig(**BERT, max_position_embeddings=18))
+    return enable_diffusion_generation(model.eval(), MASK)
 
 
 def make_routed_llada2():
@@ -149,6 +174,8 @@ WRONG_TOGETHER = [
     (make_llada, {"num_return_sequences": 2}, "temperature"),
     (make_llada, {"synced_gpus": True}, "share the weights"),
     (make_llada, {"output_certainty": True}, "return_dict_in_generate"),
+    (bert, {"max_new_tokens": 14}, "of 3 are more than the 16 positions of BertForMaskedLM"),
+    (roberta, {"max_new_tokens": 14}, "of 3 are more than the 16 positions of RobertaForMaskedLM"),
     # Of the prompt.
     (make_llada, {"input_ids": None}, "got None"),
     (make_llada, {"input_ids": torch.tensor([2, 3])}, r"\(2,\)"),
@@ -177,7 +204,7 @@ WRONG_TOGETHER = [
 @pytest.mark.parametrize(("make", "settings", "rule"), WRONG_TOGETHER)
 def test_settings_that_do_not_go_together_or_with_the_model(make, settings, rule):
     *_, name = settings
-    prompt = torch.tensor([[2, MASK]]) if "max_new_tokens" in settings else PROMPT
+    prompt = torch.tensor([[2, MASK]]) if settings.get("max_new_tokens") == 0 else PROMPT
     with refuses(name, rule):
         make().generate(**({"input_ids": prompt} | SMALL | settings))
 
@@ -217,6 +244,8 @@ def test_many_prompts_are_refused_at_once(tiny_llada, settings):
 def test_calls_of_other_decoding_are_refused(tiny_llada):
     with pytest.raises(NotImplementedError, match="Use `generate_many`"):
         tiny_llada.generate_batch([[2]])
+    with pytest.raises(NotImplementedError, match="Use `generate`"):
+        tiny_llada.diffusion_generate(PROMPT)
 
 
 def test_no_mask_token():

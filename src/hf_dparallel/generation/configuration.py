@@ -116,8 +116,8 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     def non_defaults(self) -> dict[str, Any]:
         """Returns the settings that change answers and differ from their defaults."""
-        changed = {name: value for name, value in self.settings().items() if value != SETTINGS[name].default}
-        return {name: value for name, value in changed.items() if SETTINGS[name].changes_answer}
+        changing = {name: value for name, value in self.settings().items() if SETTINGS[name].changes_answer}
+        return {name: value for name, value in changing.items() if value != SETTINGS[name].default}
 
     def commit_rule(self) -> str | None:
         """Returns the name of the commit rule that is set, or `None`."""

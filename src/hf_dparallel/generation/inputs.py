@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Checks the arguments of `generate` that are not settings, before any work is done."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -45,12 +46,26 @@ def check_prompts(
     _check_vocabulary(ids, model, config)
     _check_masks(ids, mask, config)
     longest, length = longest_sequence(model), ids.shape[1] + config.max_new_tokens
+    if length > (most := _num_positions(model)):
+        rule = f"and a prompt of {ids.shape[1]} are more than the {most} positions of {type(model).__name__}"
+        raise SettingError("max_new_tokens", config.max_new_tokens, rule, "Shorten one of them.")
     if longest is not None and length > longest:
         logger.warning_once(
             f"Prompt and new tokens are {length} tokens, more than the {longest} that the model was trained for. "
             "Shorten one of them."
         )
     return input_ids.long(), (mask if attention_mask is None else attention_mask).long().to(input_ids.device)
+
+
+def _num_positions(model: PreTrainedModel) -> float:
+    """Returns how many positions a model has learned embeddings of; families of this package have rotary ones."""
+    if model.is_native:
+        return math.inf
+    named = ((name, module) for name, module in model.named_modules() if isinstance(module, torch.nn.Embedding))
+    tables = [module for name, module in named if name.endswith("position_embeddings")]
+    # Models like RoBERTa count from the position after the one of padding.
+    unused = [0 if table.padding_idx is None else table.padding_idx + 1 for table in tables]
+    return min((len(table.weight) - none for table, none in zip(tables, unused, strict=True)), default=math.inf)
 
 
 def _shape(value: Any) -> Any:

@@ -29,6 +29,9 @@ from .standard_parts import make_parts
 
 logger = logging.get_logger(__name__)
 
+# Arguments of `from_pretrained` that say where a file is.
+_DOWNLOAD = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+
 
 class DiffusionGenerationMixin(GenerationMixin):
     """Gives [`generate`] to a masked language model whose `logits[:, i]` score token `i`."""
@@ -243,6 +246,12 @@ class DiffusionGenerationMixin(GenerationMixin):
         """Raises `NotImplementedError`: the inherited method decodes from left to right. Use [`generate_many`]."""
         raise NotImplementedError("`generate_batch` decodes from left to right. Use `generate_many`, or `generate`.")
 
+    def diffusion_generate(self, *args, **kwargs):
+        """Raises `NotImplementedError`: Dream's own method, with settings of its own. Use [`generate`]."""
+        raise NotImplementedError(
+            "`diffusion_generate` is Dream's own sampler. Use `generate`: see docs/migration.md."
+        )
+
     def recipes(self) -> list[GenerationConfig]:
         """Returns the recipes that [`resolve`] reads after the settings of the caller, in order of priority."""
         return [self.generation_config]
@@ -254,10 +263,13 @@ class DiffusionGenerationMixin(GenerationMixin):
         if given is not None:
             self.generation_config = config_class.from_dict(given.to_dict())
         elif name_or_path is not None:
-            kwargs |= {"_from_auto": from_auto, "_from_pipeline": from_pipeline}
+            # Other keywords are of the model's configuration.
+            of_file = {name: value for name, value in kwargs.items() if name in _DOWNLOAD}
             try:
-                self.generation_config = config_class.from_pretrained(name_or_path, **kwargs)
-            except OSError:
+                self.generation_config = config_class.from_pretrained(name_or_path, **of_file)
+            except OSError as error:
+                if isinstance(error.__context__, ValueError):
+                    raise  # the file is damaged
                 logger.info("No generation_config.json found: using the defaults of DiffusionGenerationConfig.")
 
 
