@@ -17,7 +17,7 @@ PARTS = [
     ("transformers:PreTrainedModel", "_adjust_missing_and_unexpected_keys", "no model with weights drawn at random; "
      "`output_loading_info` tells of the adapter only, where there is one"),
     ("transformers:PreTrainedModel", "adjust_generation_fn", "no `custom_generate` of a repository instead of ours"),
-    ("transformers.integrations.peft:PeftAdapterMixin", "_hf_peft_config_loaded _hotswap_enabled", "`save_pretrained` "
+    ("transformers.integrations.peft:PeftAdapterMixin", "_hf_peft_config_loaded", "`save_pretrained` "
      "and the Trainer read the first; a model inside `PeftModel` has a `peft_config`, too"),
     ("transformers.utils.loading_report:LoadStateDictInfo", "missing_keys", "what `load_adapter` returns"),
     ("transformers.core_model_loading", "WeightConverter WeightRenaming WeightTransform", "the names of published "
@@ -50,11 +50,13 @@ PARTS = [
      "the name of a module"),
     ("peft.utils.other:AuxiliaryTrainingWrapper", "unload_and_optionally_merge_module", "the same"),
     ("peft.mapping", "PEFT_TYPE_TO_PREFIX_MAPPING", "where the name of a module ends in that of a weight"),
+    # DiffusionGemma
+    ("transformers:DiffusionGemmaForBlockDiffusion", "_prepare_generation_config _prepare_logits_processor",
+     "its configuration, and the temperature of its passes"),
     # Others
     ("accelerate.hooks", "_hf_hook", "the device of the inputs, where a model is on several"),
     ("torch.nn:Module", "_forward_pre_hooks", "hooks of PEFT that an error in `generate` left behind"),
     ("torch._dynamo", "mark_static_address", "the cache, in CUDA graphs"),
-    ("bitsandbytes.functional", "packing_format_for_cpu", "4-bit weights that were packed anew are refused"),
     ("uvicorn.server:ServerState", "connections", "clients that do not read the end of their answers, at SIGTERM"),
     ("lm_eval.models.huggingface:HFLM", "tokenizer_name apply_chat_template gather_object", "as for any model of "
      "transformers"),

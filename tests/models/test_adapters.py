@@ -1,12 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Adapters in folders: their recipes, foreign key names, what does not fit, switching and merging."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from accelerate import disk_offload
 from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
@@ -91,17 +89,15 @@ def test_a_new_adapter_does_not_inherit_the_recipe_of_a_deleted_one(tmp_path):
     assert recipe_of(model).commit_rule() is None
 
 
-@pytest.mark.parametrize("hotswap", [False, True])
-def test_an_adapter_from_a_state_dict_has_no_recipe(tmp_path, hotswap):
+def test_an_adapter_from_a_state_dict_has_no_recipe(tmp_path):
     folder = save_adapter(tmp_path, recipe={"entropy_threshold": 0.1})
     model = adapted(folder, adapter_name="a")
     weights = {name.removeprefix("base_model.model."): value for name, value in load_file(folder / WEIGHTS).items()}
-    name = "a" if hotswap else "b"
     config = LoraConfig.from_pretrained(folder)
-    model.load_adapter(adapter_name=name, peft_config=config, adapter_state_dict=weights, hotswap=hotswap)
-    assert model.active_adapters() == [name] and recipe_of(model).commit_rule() is None
+    model.load_adapter(adapter_name="b", peft_config=config, adapter_state_dict=weights)
+    assert model.active_adapters() == ["b"] and recipe_of(model).commit_rule() is None
     model.set_adapter("a")
-    assert (recipe_of(model).commit_rule() is None) is hotswap
+    assert recipe_of(model).commit_rule() == "entropy_threshold"
 
 
 def test_the_recipe_waits_while_adapters_are_disabled(tmp_path):
@@ -139,8 +135,6 @@ def test_loading_an_adapter_leaves_the_configuration_of_the_model_alone(tmp_path
     model.generation_config.block_length = 16
     model.load_adapter(str(tmp_path), "b")
     assert model.generation_config.settings() == {"max_new_tokens": 32, "block_length": 16}
-    # transformers reports the weights of the model and of other adapters as newly initialized.
-    assert "LOAD REPORT" not in caplog.text
 
 
 def test_a_saved_adapter_keeps_its_recipe(tmp_path):
@@ -157,7 +151,7 @@ def test_adapters_work_with_the_peft_that_is_installed(tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.integrations.peft.MIN_PEFT_VERSION", "99")
     model = adapted(save_adapter(tmp_path / "a"), adapter_name="a")
     alone = logits(model)
-    model.add_adapter(LoraConfig(target_modules=["q_proj"]), "b")
+    model.load_adapter(str(tmp_path / "a"), "b")
     model.generate(INPUT_IDS, max_new_tokens=4, block_length=4)
     model.set_adapter("a")
     model.delete_adapter("b")
@@ -198,11 +192,10 @@ def test_adapters_that_are_not_there_are_refused(tmp_path):
         with pytest.raises(ValueError, match="load_adapter"):
             call()
     model.load_adapter(str(save_adapter(tmp_path)), "a")
-    for call in (model.set_adapter, model.delete_adapter, lambda name: model.get_adapter_state_dict(name)):
-        with pytest.raises(ValueError, match=r"\['a'\]"):
-            call("b")
-    with pytest.raises(ValueError, match="already has"):
-        model.add_adapter(LoraConfig(target_modules=["q_proj"]), "a")
+    with pytest.raises(ValueError, match=r"\['a'\]"):
+        model.set_adapter("b")
+    with pytest.raises(ValueError, match="already has the adapter 'a'"):
+        model.load_adapter(str(tmp_path), "a")
     assert model.active_adapters() == ["a"]
 
 
@@ -306,19 +299,20 @@ def test_a_lora_of_a_fused_attention_of_another_size_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda w: {n.replace("q_proj", "qq_proj"): t for n, t in w.items()}, "4 weights have no place in the model"),
-        (lambda w: {n: t for n, t in w.items() if "q_proj" not in n}, "4 weights are wanted by its configuration"),
-        (lambda w: {n.replace("layers.1", "layers.7"): t for n, t in w.items()}, "6 weights have no place"),
+        (
+            lambda w: {n.replace("q_proj", "qq_proj"): t for n, t in w.items()},
+            "4 weights too few .* 4 weights too many",
+        ),
+        (lambda w: {n: t for n, t in w.items() if "q_proj" not in n}, "4 weights too few"),
+        (lambda w: {n.replace("layers.1", "layers.7"): t for n, t in w.items()}, "6 weights too many"),
     ],
 )
-def test_weights_that_do_not_match_are_an_error_and_the_model_stays_as_it_was(tmp_path, edit, message):
+def test_weights_that_do_not_match_are_an_error(tmp_path, edit, message):
     edit_weights(save_adapter(tmp_path, recipe={"entropy_threshold": 0.1}), edit)
     model = make_llada()
     with pytest.raises(ValueError, match=message):
         model.load_adapter(str(tmp_path))
-    assert torch.equal(logits(model), logits(make_llada()))
     assert recipe_of(model).commit_rule() is None
-    model.load_adapter(str(save_adapter(tmp_path / "right")))
 
 
 def test_an_incomplete_base_is_an_error_with_an_adapter_too(tmp_path):
@@ -331,59 +325,33 @@ def test_an_incomplete_base_is_an_error_with_an_adapter_too(tmp_path):
         AutoModelForMaskedLM.from_pretrained(tmp_path / "adapter")
 
 
-def test_pickled_weights_are_refused_unless_asked_for(tmp_path):
-    model = adapted(save_adapter(tmp_path / "adapter"))
+def test_pickled_weights_are_refused(tmp_path):
+    save_adapter(tmp_path / "adapter")
     torch.save(load_file(tmp_path / "adapter" / WEIGHTS), tmp_path / "adapter" / "adapter_model.bin")
     (tmp_path / "adapter" / WEIGHTS).unlink()
-    with pytest.raises(OSError, match=r"adapter_model\.bin is a pickle"):
+    with pytest.raises(OSError, match=r"adapter_model\.safetensors"):
         adapted(tmp_path / "adapter")
-    assert torch.equal(logits(adapted(tmp_path / "adapter", use_safetensors=False)), logits(model))
-
     make_llada().save_pretrained(tmp_path / "model")
     torch.save(load_file(tmp_path / "model" / "model.safetensors"), tmp_path / "model" / "pytorch_model.bin")
     (tmp_path / "model" / "model.safetensors").unlink()
-    with pytest.raises(OSError, match=r"`use_safetensors=False`"):
+    with pytest.raises(OSError, match=r"model\.safetensors"):
         AutoModelForMaskedLM.from_pretrained(tmp_path / "model")
     pickled = AutoModelForMaskedLM.from_pretrained(tmp_path / "model", use_safetensors=False)
     assert torch.equal(logits(pickled), logits(make_llada()))
 
 
-@pytest.mark.parametrize("saved", [{"max_shard_size": "20KB"}, {"variant": "fp16"}], ids=str)
-def test_safetensors_beside_pickles_are_read(tmp_path, saved):
-    make_llada().save_pretrained(tmp_path, **saved)
-    loaded = {"variant": saved.get("variant")}
-    torch.save(make_llada().state_dict(), tmp_path / "pytorch_model.bin")
-    torch.save({}, tmp_path / "pytorch_model.fp16.bin")
-    assert torch.equal(logits(AutoModelForMaskedLM.from_pretrained(tmp_path, **loaded)), logits(make_llada()))
-    for file in tmp_path.glob("*.safetensors*"):
-        file.unlink()
-    with pytest.raises(OSError, match="has no weights in safetensors"):
-        AutoModelForMaskedLM.from_pretrained(tmp_path, **loaded)
-
-
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "../model.safetensors"])
-def test_an_index_that_names_other_files_is_refused(tmp_path, name):
-    make_llada().save_pretrained(tmp_path / "model")
-    (tmp_path / "model" / "model.safetensors").rename(tmp_path / "model.safetensors")
-    torch.save({}, tmp_path / "model" / "pytorch_model.bin")
-    index = {"metadata": {}, "weight_map": {"model.transformer.ln_f.weight": name}}
-    (tmp_path / "model" / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(OSError, match=f"The index of .* names '{name}'"):
-        AutoModelForMaskedLM.from_pretrained(tmp_path / "model")
-
-
-def test_an_adapter_on_weights_that_are_on_a_disk_is_refused(tmp_path):
-    save_adapter(tmp_path / "adapter")
-    model = disk_offload(make_llada(), str(tmp_path / "weights"))
-    with pytest.raises(ValueError, match="12 weights belong to offloaded layers"):
-        model.load_adapter(str(tmp_path / "adapter"))
+@pytest.mark.parametrize("start", ["pissa", "olora"])
+def test_an_adapter_that_changes_the_model_is_refused(tmp_path, start):
+    edit_config(save_adapter(tmp_path), init_lora_weights=start)
+    with pytest.raises(ValueError, match=f"init_lora_weights='{start}'"):
+        adapted(tmp_path)
 
 
 # Switching and merging
 
 
 @pytest.mark.parametrize("make", [make_llada, make_dream, make_sdar, make_llada2, make_a2d, make_block_a2d])
-def test_switching_and_swapping_give_what_each_adapter_gives_alone(tmp_path, make):
+def test_switching_gives_what_each_adapter_gives_alone(tmp_path, make):
     folders = [save_adapter(tmp_path / str(seed), make, seed) for seed in range(2)]
     alone = [logits(adapted(folder, make)) for folder in folders]
     assert not torch.equal(*alone)
@@ -393,17 +361,6 @@ def test_switching_and_swapping_give_what_each_adapter_gives_alone(tmp_path, mak
     assert torch.equal(logits(model), alone[1])
     model.set_adapter("a")
     assert torch.equal(logits(model), alone[0])
-    model.load_adapter(str(folders[1]), "a", hotswap=True)
-    assert torch.equal(logits(model), alone[1])
-
-
-def test_swapping_needs_the_same_scale(tmp_path):
-    model = adapted(save_adapter(tmp_path), adapter_name="a")
-    expected = logits(model)
-    edit_config(tmp_path, lora_alpha=64)
-    with pytest.raises(ValueError, match="`hotswap=True` .*`lora_alpha`"):
-        model.load_adapter(str(tmp_path), "a", hotswap=True)
-    assert torch.equal(logits(model), expected)
 
 
 def test_a_configuration_that_is_given_holds(tmp_path):
@@ -415,12 +372,6 @@ def test_a_configuration_that_is_given_holds(tmp_path):
     assert torch.equal(logits(named), logits(positional)) and not torch.equal(logits(named), logits(model))
     edit_config(tmp_path, lora_alpha=config.lora_alpha)
     assert torch.equal(logits(named), logits(adapted(tmp_path)))
-
-
-def test_a_name_that_is_taken_is_refused(tmp_path):
-    model = adapted(save_adapter(tmp_path))
-    with pytest.raises(ValueError, match="already has the adapter 'default'"):
-        model.load_adapter(str(tmp_path))
 
 
 @pytest.mark.parametrize("family", ["llada", "dream", "sdar", "llada2", "a2d", "fast_dllm_v2", "llada_moe", "rnd1"])

@@ -1,8 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The tuners of PEFT: each takes effect in `generate`, is disabled, saved and loaded, and merged where it can be."""
 
-import re
-
 import peft
 import pytest
 import torch
@@ -13,10 +11,8 @@ from ..helpers import (
     make_dream,
     make_llada,
     make_llada2,
-    make_llada_moe,
     make_rnd1,
     make_sdar,
-    make_sdar_moe,
 )
 
 
@@ -27,46 +23,17 @@ SETTINGS = {"max_new_tokens": 8, "block_length": 4, "denoising_steps": 2}
 TUNERS = {
     "lora": peft.LoraConfig(**LORA),
     "lora, all linear layers": peft.LoraConfig(r=4, target_modules="all-linear"),
-    "lora, rank-stabilized": peft.LoraConfig(use_rslora=True, **LORA),
-    "lora, bias": peft.LoraConfig(bias="lora_only", **LORA),
     "lora, whole head": peft.LoraConfig(modules_to_save=["lm_head"], **LORA),
-    "lora, ranks by module": peft.LoraConfig(rank_pattern={"q_proj": 2, "1.self_attn.v_proj": 8}, **LORA),
-    "lora, scales by module": peft.LoraConfig(alpha_pattern={"v_proj": 3}, **LORA),
-    "lora, embeddings": peft.LoraConfig(r=4, target_modules=["q_proj", "embed_tokens"]),
+    "lora, ranks and scales": peft.LoraConfig(rank_pattern={"q_proj": 2}, alpha_pattern={"v_proj": 3}, **LORA),
     "lora, tokens": peft.LoraConfig(trainable_token_indices=[2, 63], **LORA),
     "lora, experts": peft.LoraConfig(target_parameters=["experts.gate_up_proj", "experts.down_proj"], **LORA),
-    "lora, by a pattern": peft.LoraConfig(r=4, target_modules=r".*\.(q|v)_proj"),
     "dora": peft.LoraConfig(use_dora=True, **LORA),
-    "adalora": peft.AdaLoraConfig(init_r=4, target_r=2, total_step=10, **MODULES),
     "ia3": peft.IA3Config(target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"]),
-    "loha": peft.LoHaConfig(**LORA),
-    "lokr": peft.LoKrConfig(**LORA),
-    "oft": peft.OFTConfig(r=0, oft_block_size=4, **MODULES),
-    "boft": peft.BOFTConfig(boft_block_size=4, **MODULES),
     "vera": peft.VeraConfig(target_modules=["q_proj", "o_proj"]),
-    "fourierft": peft.FourierFTConfig(n_frequency=20, **MODULES),
-    "hra": peft.HRAConfig(**LORA),
-    "ln": peft.LNTuningConfig(target_modules=["input_layernorm"]),
-    "vblora": peft.VBLoRAConfig(num_vectors=4, vector_length=2, r=4, **MODULES),
-    "miss": peft.MissConfig(**LORA),
-    "randlora": peft.RandLoraConfig(**LORA),
-    "shira": peft.ShiraConfig(**LORA),
-    "c3a": peft.C3AConfig(block_size=4, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "down_proj"]),
-    "road": peft.RoadConfig(group_size=4, **MODULES),
-    "waveft": peft.WaveFTConfig(n_frequency=20, **MODULES),
-    "delora": peft.DeloraConfig(**LORA),
-    "gralora": peft.GraloraConfig(gralora_k=2, **LORA),
-    "osf": peft.OSFConfig(**MODULES),
-    "trainable tokens": peft.TrainableTokensConfig(token_indices=[2, 3, 63], target_modules=["embed_tokens"]),
 }
-# All tuners on two classes, and on the others those that the package itself makes or that reach the most modules.
-CASES = [(make, name) for make in (make_llada, make_dream) for name in TUNERS if name != "lora, experts"]
-CASES += [(make, "lora, experts") for make in (make_sdar_moe, make_llada2, make_llada_moe, make_rnd1)]
-CASES += [
-    (make, name)
-    for make in (make_sdar, make_llada2, make_block_a2d, make_rnd1)
-    for name in ("lora", "lora, all linear layers", "dora")
-]
+CASES = [(make_llada, name) for name in TUNERS if name != "lora, experts"]
+CASES += [(make_llada2, "lora, experts"), (make_rnd1, "lora, experts")]
+CASES += [(make, "lora, all linear layers") for make in (make_dream, make_sdar, make_llada2, make_block_a2d)]
 
 
 def answers(model) -> torch.Tensor:
@@ -95,28 +62,26 @@ def test_a_tuner_takes_effect_and_is_disabled_saved_and_merged(make, name, tmp_p
     expected, expected_logits = answers(model), logits(model)
     assert not torch.equal(expected, answers(plain))
     assert torch.equal(answers(model.get_base_model()), expected)
-    # PEFT says that biases which were trained stay.
-    if name != "lora, bias":
-        with model.disable_adapter():
-            torch.testing.assert_close(logits(model), logits(plain))
-            assert torch.equal(answers(model), answers(plain))
+    with model.disable_adapter():
+        torch.testing.assert_close(logits(model), logits(plain))
+        assert torch.equal(answers(model), answers(plain))
     model.save_pretrained(tmp_path)
     loaded = PeftModel.from_pretrained(make(), tmp_path).eval()
     torch.testing.assert_close(logits(loaded), expected_logits)
     assert torch.equal(answers(loaded), expected)
-    check_loading_without_peft_model(make(), tmp_path, logits(loaded))
+    if name == "vera":
+        # PEFT's own loading only: layers share weights.
+        with pytest.raises(ValueError, match="VERA"):
+            make().load_adapter(str(tmp_path))
+    else:
+        check_loading_without_peft_model(make(), tmp_path, logits(loaded))
     merged = model.merge_and_unload()
     torch.testing.assert_close(logits(merged), expected_logits, atol=1e-3, rtol=1e-3)
     assert torch.equal(answers(merged), expected)
 
 
 def check_loading_without_peft_model(model, folder, expected: torch.Tensor) -> None:
-    try:
-        model.load_adapter(str(folder))
-    except ValueError as error:
-        # Their tuner keeps weights that several layers share, or finds its own by names that only it knows.
-        assert re.search("(ada|rand)lora|VERA|VBLORA|ranknum", str(error))
-        return
+    model.load_adapter(str(folder))
     assert torch.equal(logits(model), expected)
     model.merge_and_unload()
     torch.testing.assert_close(logits(model), expected, atol=1e-3, rtol=1e-3)
@@ -124,7 +89,7 @@ def check_loading_without_peft_model(model, folder, expected: torch.Tensor) -> N
 
 
 @pytest.mark.parametrize("name", ["PromptTuningConfig", "PrefixTuningConfig", "PromptEncoderConfig"])
-@pytest.mark.parametrize("make", [make_llada, make_dream, make_sdar, make_llada2])
+@pytest.mark.parametrize("make", [make_llada, make_sdar])
 def test_prompt_learning_is_refused(make, name):
     """PEFT adds its virtual tokens in a hook of autoregressive `generate`, and ours would go on without them."""
     shape = {"token_dim": 32, "num_layers": 2, "num_attention_heads": 4}

@@ -1,10 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The base of all families: a backbone, a head that runs only where needed, adapters and `generate`."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
@@ -13,14 +11,6 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.loss.loss_utils import ForMaskedLMLoss
 from transformers.modeling_outputs import MaskedLMOutput
-from transformers.utils import (
-    SAFE_WEIGHTS_INDEX_NAME,
-    SAFE_WEIGHTS_NAME,
-    WEIGHTS_INDEX_NAME,
-    WEIGHTS_NAME,
-    cached_file,
-    has_file,
-)
 from transformers.utils.generic import can_return_tuple
 
 from ..attention_masks import mask_copies
@@ -38,7 +28,6 @@ from .scoring import (
 
 
 _TARGET_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-_DOWNLOAD_ARGUMENTS = ("cache_dir", "local_files_only", "proxies", "revision", "token")
 
 
 @dataclass
@@ -68,19 +57,15 @@ class DiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGenerationMixin
         return True
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = None, **kwargs):
+    def from_pretrained(cls, *args, use_safetensors: bool | None = True, **kwargs):
         """Loads a checkpoint as [`~transformers.PreTrainedModel.from_pretrained`] does, if it is complete and safe.
 
         Raises:
             ValueError: if weights are missing or left over. transformers would draw them at random, or drop them, and
                 only report it.
-            OSError: if all weights are pickled; `use_safetensors=False` reads those.
+            OSError: if there are no safetensors; `use_safetensors=False` reads pickled weights.
         """
-        if use_safetensors is None and pretrained_model_name_or_path is not None:
-            _refuse_pickles(str(pretrained_model_name_or_path), kwargs)
-        return super().from_pretrained(  # type: ignore[misc]
-            pretrained_model_name_or_path, *args, use_safetensors=use_safetensors, **kwargs
-        )
+        return super().from_pretrained(*args, use_safetensors=use_safetensors, **kwargs)  # type: ignore[misc]
 
     def _adjust_missing_and_unexpected_keys(self, loading_info) -> None:
         super()._adjust_missing_and_unexpected_keys(loading_info)  # type: ignore[misc]
@@ -229,37 +214,3 @@ class MaskedDiffusionModel(DiffusionModel):
                 scored = (fields["logits"], labels.contiguous(), self.config.vocab_size)
                 fields["loss"] = ForMaskedLMLoss(*scored, num_items_in_batch=num_items_in_batch)
         return MaskedDiffusionOutput(**fields)
-
-
-def _refuse_pickles(name: str, kwargs: dict[str, Any]) -> None:
-    """Raises an `OSError` if transformers would read pickles from a folder or repository.
-
-    `use_safetensors=True` is no substitute: transformers then has a bot of the Hub convert the weights, and reads
-    whatever files an index names.
-    """
-    download = {key: kwargs[key] for key in _DOWNLOAD_ARGUMENTS if kwargs.get(key) is not None}
-    files = [SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME]
-    folder, variant = PurePosixPath(kwargs.get("subfolder") or ""), kwargs.get("variant")
-    if variant:
-        files = [f".{variant}.".join(file.rsplit(".", 1)) for file in files]
-    _, safe_index, *pickles = paths = [str(folder / file) for file in files]
-    named: set[str] = set()
-    try:
-        found = next((path for path in paths if has_file(name, path, **download)), None)
-        if found == safe_index:
-            index = Path(cached_file(name, found, **download))
-            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except OSError:
-        # No such repository, or no answer: transformers reports it.
-        return
-    strange = sorted(file for file in named if not file.endswith(".safetensors") or ".." in PurePosixPath(file).parts)
-    if strange:
-        raise OSError(
-            f"The index of {name!r} names {strange[0]!r}, which is no safetensors file in its folder, and is refused. "
-            "Save the model again."
-        )
-    if found in pickles:
-        raise OSError(
-            f"{name!r} has no weights in safetensors. Pickled weights can run code when they are read, and are "
-            "refused. If you trust them, pass `use_safetensors=False`, and save the model again."
-        )

@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from ..generation import configuration
 from ..generation.compatibility import has_adapter
-from ..models.adapter_files import config_problems
+from ..models.adapters import check_start
 from ..models.foreign import enable_diffusion_generation
 from ..models.scoring import ScoringMixin
 
@@ -116,9 +116,7 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
             f"`peft_config` is a {type(peft_config).__name__}: prompt learning puts virtual tokens before the prompt, "
             "which decoding knows nothing of. Use an adapter of the weights, such as `LoraConfig`."
         )
-    problems = list(config_problems(peft_config))
-    if problems:
-        raise ValueError(f"`peft_config` would train an adapter that cannot be loaded: {'; '.join(problems)}.")
+    check_start(peft_config)
     peft_config = copy.deepcopy(peft_config)
     if peft_config.task_type is not None:
         logger.warning(f"`task_type={peft_config.task_type}` of `peft_config` is replaced by `None`.")
