@@ -93,8 +93,8 @@ def test_the_end_of_a_tokenizer_without_one():
     [
         ({"prompt": "What", "completion": ""}, "Row 1 of `rows`: `completion` must not be empty, got ''"),
         ({"prompt": "What", "completion": "  "}, "`completion` must not be empty, got '  '"),
-        ({"prompt": "", "completion": "It"}, r"Row 1 of `rows`: `prompt_ids` must be a list of .* got \[\]"),
-        ({"prompt": "What", "completion": None}, "must both be texts, or both lists .*, got str and NoneType"),
+        ({"prompt": "", "completion": "It"}, r"Row 1 of `rows`: `prompt` has an empty prompt"),
+        ({"prompt": "What", "completion": None}, "It has a prompt and no `completion`"),
     ],
 )
 @pytest.mark.parametrize("is_streamed", [False, True])
@@ -110,11 +110,14 @@ def test_bad_text(row, message, is_streamed):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": chat("What"), "completion": "It"}, "must both be texts, .*, got list and str"),
-        ({"prompt": chat("What"), "completion": chat("", "")[1:]}, "must not be empty, got .*'content': ''"),
+        ({"prompt": chat("What"), "completion": "It"}, "`completion` must be a list of messages .*, got the str 'It'"),
+        (
+            {"prompt": chat("What"), "completion": chat("", "")[1:]},
+            "Message 0 of `completion`, of the assistant, must not be empty: `content` is ''",
+        ),
         ({"prompt": chat("What"), "completion": chat("", "4", "What", "It")[1:]}, "must be one message of .*'user'"),
-        ({"messages": chat("What", "It", "What")}, r"must be one message of the assistant, got .*\['user'\]"),
-        ({"messages": None}, r"must be one message of the assistant, got messages of \[\]"),
+        ({"messages": chat("What", "It", "What")}, "`messages` must end with a message of the assistant"),
+        ({"messages": None}, "`messages` has an empty prompt"),
     ],
 )
 def test_bad_messages(row, message):

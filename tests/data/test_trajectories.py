@@ -239,12 +239,18 @@ def test_settings_of_the_output_do_not_make_another_run(tmp_path):
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
-        (Dataset.from_dict({"question": ["1 2"]}), r"must have a column `prompt`.*got \['question'\].*rename_column"),
+        (
+            Dataset.from_dict({"question": ["1 2"]}),
+            r"Row 0 of `dataset`: A row needs the columns `prompt`.*It has \['question'\].*rename_column",
+        ),
         (Dataset.from_dict({"prompt": []}), "`dataset` has no rows"),
-        (Dataset.from_dict({"prompt": ["1", "", ""]}), r"`prompt` has an empty prompt in row 1 \(2 of 3 rows\)"),
-        (Dataset.from_dict({"prompt": [None, "1"]}), "`prompt` has an empty prompt in row 0"),
+        (Dataset.from_dict({"prompt": ["1", "", ""]}), "Row 1 of `dataset`: `prompt` has an empty prompt"),
+        (Dataset.from_dict({"prompt": [None, "1"]}), "Row 0 of `dataset`: `prompt` has an empty prompt"),
         (Dataset.from_dict({"messages": [[{"role": "assistant", "content": "1"}]]}), "`messages` has an empty prompt"),
-        (Dataset.from_dict({"prompt": ["1", "2", "3 <mask>"]}), r"contains the mask token \(63\) in row 2"),
+        (
+            Dataset.from_dict({"prompt": ["1", "2", "3 <mask>"]}),
+            r"Row 2 of `dataset`: Its prompt contains the mask token \(63\)",
+        ),
         (
             make_prompts(1).add_column("nfe", [1]).add_column("prompt_ids", [[1]]),
             r"already has the columns \['prompt_ids', 'nfe'\].*remove_columns\(\['prompt_ids', 'nfe'\]\)",
@@ -259,7 +265,7 @@ def test_bad_datasets(dataset, message):
 def test_the_mask_token_is_that_of_the_model(tmp_path):
     tokenizer = make_tokenizer()
     tokenizer.mask_token = None
-    with pytest.raises(ValueError, match=r"contains the mask token \(63\) in row 0"):
+    with pytest.raises(ValueError, match=r"Row 0 of `dataset`: Its prompt contains the mask token \(63\)"):
         generate_trajectories(make_llada(), tokenizer, Dataset.from_dict({"prompt": ["<mask>"]}), RECIPE)
 
 

@@ -142,7 +142,7 @@ def test_several_evaluation_sets_are_one_decoding(tmp_path):
         ({"attribute": ("processing_class", None)}, r"needs the tokenizer. Pass `processing_class=`"),
         ({"attribute": ("is_fsdp_enabled", True)}, r"needs the whole model in each process"),
         ({"dataset": Dataset.from_dict({"prompt": []})}, r"`dataset` must have a prompt for each of the 1 processes"),
-        ({"dataset": Dataset.from_dict({"text": ["a"]})}, r"`dataset` must have a column `prompt`"),
+        ({"dataset": Dataset.from_dict({"text": ["a"]})}, "Row 0 of `dataset`: A row needs the columns `prompt`"),
         ({"dataset": make_prompts(4).add_column("completion_ids", [[1]] * 4)}, r"already has the column"),
         ({"batch_size": 0}, r"`batch_size` must be at least 1, got 0"),
         ({"recipe": DiffusionGenerationConfig(mask_token_id=2)}, r"contains the mask token \(2\)"),

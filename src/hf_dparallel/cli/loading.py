@@ -213,7 +213,7 @@ def _check_columns(flags: Flags, columns: list[str]) -> None:
     if flags.reward == "math":
         require("reward=math", "math_verify")
     lacking = []
-    if flags.prompt_column is None and not {"prompt", "messages"} & set(columns):
+    if flags.prompt_column is None and not {"prompt", "messages", "conversations", "conversation"} & set(columns):
         lacking.append("`prompt` or `messages` (or name the column of the texts: --prompt_column NAME)")
     elif flags.prompt_column not in (None, *columns):
         lacking.append(f"`{flags.prompt_column}` (--prompt_column)")

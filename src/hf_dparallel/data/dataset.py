@@ -2,22 +2,23 @@
 """Training data for certainty-forcing distillation: tokenized if necessary, and checked before training."""
 
 import contextlib
-import functools
+import os
+import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import has_length
 
-
-if TYPE_CHECKING:
-    import datasets
+from .prompts import Message, encode_chat, encode_prompt, errors_of_row, plain_rows, read_example, render_chat
 
 
 TOKENIZED_COLUMNS = ("prompt_ids", "completion_ids")
 TRAINING_COLUMNS = (*TOKENIZED_COLUMNS, "commit_step")
-_FORMATS = (TOKENIZED_COLUMNS, ("prompt", "completion"), ("messages",))
+# An answer that no template changes.
+_MARKER = "answer-marker"
 
 RowFunction = Callable[[dict[str, Any]], Any]
 
@@ -34,25 +35,30 @@ def prepare_dataset(
 ) -> Any:
     """Returns `dataset` with the columns `prompt_ids` and `completion_ids`, and checks its rows.
 
-    A dataset that has these columns is not changed. One with `prompt` and `completion` columns, plain text or
-    conversational, or with `messages` (the formats of TRL), is tokenized by [`tokenize_row`]; it must be a
+    A dataset that has these columns is not changed. All others are tokenized by [`tokenize_row`]; they must be a
     [`~datasets.Dataset`] or a [`~datasets.IterableDataset`]. Of streamed data, only the first row is checked
     immediately, and the others when they are read.
 
     Errors give the `name` of the dataset and the number of the row. `max_length` limits the length of prompt and
     completion together. `check_row` raises a `ValueError` for a row that cannot be trained on.
     """
+    dataset = plain_rows(dataset)
     first = None if has_length(dataset) and not len(dataset) else next(iter(dataset), None)
     if first is None:
         raise ValueError(f"`{name}` has 0 rows: did `filter_trajectories` drop everything? Lower its `min_reward`.")
-    if not any(first.keys() >= set(names) for names in _FORMATS):
-        raise ValueError(
-            f"`{name}` needs the columns `prompt_ids` and `completion_ids` (as `generate_trajectories` makes them), "
-            f"or `prompt` and `completion` (text or messages), or `messages`; it has {sorted(first)}. Rename yours, "
-            "or, if these are prompts, let the teacher answer them first: `hf-dparallel trajectories`."
-        )
     if not first.keys() >= set(TOKENIZED_COLUMNS):
-        dataset = _tokenize_dataset(dataset, name, processing_class, eos_token_id, chat_template_kwargs)
+        if processing_class is None:
+            raise ValueError(
+                f"`processing_class` is needed to tokenize the rows of `{name}`, which have no `prompt_ids`. Pass "
+                "`processing_class=AutoTokenizer.from_pretrained(...)`."
+            )
+        if not hasattr(dataset, "map"):
+            raise TypeError(
+                f"`{name}` must be a `datasets.Dataset` to be tokenized, got {type(dataset).__name__}. Use "
+                "`datasets.Dataset.from_list`, or pass the columns `prompt_ids` and `completion_ids`."
+            )
+        settings = (processing_class, eos_token_id, chat_template_kwargs)
+        dataset = dataset.map(_with_number(lambda row: tokenize_row(row, *settings), name), with_indices=True)
     if has_length(dataset):
         # Reading other columns would only take time.
         known = [column for column in TRAINING_COLUMNS if column in getattr(dataset, "column_names", ())]
@@ -74,27 +80,25 @@ def tokenize_row(
     eos_token_id: int | None = None,
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> dict[str, list[int]]:
-    """Returns `prompt_ids` and `completion_ids` of a row with `prompt` and `completion`: texts, or lists of messages.
+    """Returns `prompt_ids` and `completion_ids` of a row in one of the forms of [`read_example`].
 
-    In a row with `messages`, the last message is the completion. Messages go through the chat template, and the prompt
-    has the generation prompt, as at inference. The completion ends with its first EOS token (`eos_token_id`, by
-    default the tokenizer's), which is added if it has none.
+    Messages go through the chat template, and the prompt has the generation prompt, as at inference. The completion
+    ends with its first EOS token (`eos_token_id`, by default the tokenizer's), which is added if it has none.
     """
-    messages = row.get("messages") or []
-    prompt, completion = row.get("prompt", messages[:-1]), row.get("completion", messages[-1:])
-    if isinstance(prompt, str) and isinstance(completion, str):
-        prompt_ids = processing_class(prompt)["input_ids"]
-        completion_ids = processing_class(completion, add_special_tokens=False)["input_ids"]
-    elif isinstance(prompt, list) and isinstance(completion, list):
-        template = functools.partial(processing_class.apply_chat_template, **(chat_template_kwargs or {}))
-        prompt_ids, completion_ids = _tokenize_messages(prompt, completion, template)
-    else:
+    example = read_example(row)
+    if example.completion is None:
         raise ValueError(
-            "`prompt` and `completion` must both be texts, or both lists of messages, got "
-            f"{type(prompt).__name__} and {type(completion).__name__}."
+            "It has a prompt and no `completion`, and `messages` must end with a message of the assistant. If these "
+            "are prompts, let the teacher answer them first: `hf-dparallel trajectories`."
         )
+    prompt_ids = encode_prompt(processing_class, example, chat_template_kwargs)
+    if isinstance(example.prompt, str):
+        completion_ids = processing_class(example.completion, add_special_tokens=False)["input_ids"]
+    else:
+        arguments = {**(chat_template_kwargs or {}), **example.chat_template_kwargs, "tools": example.tools}
+        completion_ids = _encode_answer(processing_class, example.prompt, list(example.completion), arguments)
     if not completion_ids:
-        raise ValueError(f"`completion` must not be empty, got {completion!r}. Drop such rows.")
+        raise ValueError(f"`completion` must not be empty, got {example.completion!r}. Drop such rows.")
     eos_token_id = processing_class.eos_token_id if eos_token_id is None else eos_token_id
     if eos_token_id is None:
         raise ValueError("`processing_class` has no EOS token to end a completion with. Set `tokenizer.eos_token`.")
@@ -103,54 +107,44 @@ def tokenize_row(
     return {"prompt_ids": prompt_ids, "completion_ids": [*completion_ids[:end], eos_token_id]}
 
 
-def _tokenize_messages(
-    prompt: list[dict], completion: list[dict], template: Callable[..., Any]
-) -> tuple[list[int], list[int]]:
-    """Returns the token ids of a prompt and of its answer, or two empty lists if the answer is empty."""
-    from jinja2 import TemplateError
-
+def _encode_answer(
+    tokenizer: PreTrainedTokenizerBase, prompt: list[Message], completion: list[Any], arguments: dict[str, Any]
+) -> list[int]:
+    """Returns the token ids that the chat template writes for the answer to a prompt."""
     roles = [message["role"] for message in completion]
     if roles != ["assistant"]:
         raise ValueError(
             f"`completion` must be one message of the assistant, got messages of {roles}. Move the messages before "
             "the last answer into `prompt`, and drop the messages after it."
         )
-    if not any(value for name, value in completion[0].items() if name != "role"):
-        return [], []
-    prompt_ids = template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
-    all_ids = template([*prompt, *completion], return_dict=True)["input_ids"]
-    if all_ids[: len(prompt_ids)] != prompt_ids:
+    text = render_chat(tokenizer, [*prompt, *completion], add_generation_prompt=False, **arguments)
+    text = text.removesuffix(_closing(tokenizer, prompt, arguments))
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    prompt_ids = encode_chat(tokenizer, prompt, **arguments)
+    if ids[: len(prompt_ids)] != prompt_ids:
         raise ValueError(
             "The chat template renders the prompt differently when a completion follows, so the completion cannot be "
             "separated from it. Tokenize the rows yourself and pass `prompt_ids` and `completion_ids`."
         )
-    closing: list[int] = []
-    # LLaDA's template always adds the generation prompt, even after the completion, where it has to be cut off.
-    if template(prompt, return_dict=True)["input_ids"] == prompt_ids:
-        # A template that raises without a message adds nothing after the last one.
-        with contextlib.suppress(TemplateError):
-            closing = template([[]], return_dict=True)["input_ids"][0]
-    # Without a message, a template may also write a beginning, such as BOS: only the end counts.
-    while all_ids[len(all_ids) - len(closing) :] != closing:
-        closing = closing[1:]
-    return prompt_ids, all_ids[len(prompt_ids) : len(all_ids) - len(closing)]
+    return ids[len(prompt_ids) :]
 
 
-def _tokenize_dataset(
-    dataset: Any, name: str, processing_class: PreTrainedTokenizerBase | None, *settings: Any
-) -> "datasets.Dataset | datasets.IterableDataset":
-    if processing_class is None:
-        raise ValueError(
-            f"`processing_class` is needed to tokenize the rows of `{name}`, which have no `prompt_ids`. Pass "
-            "`processing_class=AutoTokenizer.from_pretrained(...)`."
-        )
-    if not hasattr(dataset, "map"):
-        raise TypeError(
-            f"`{name}` must be a `datasets.Dataset` to be tokenized, got {type(dataset).__name__}. Use "
-            "`datasets.Dataset.from_list`, or pass the columns `prompt_ids` and `completion_ids`."
-        )
-    tokenize = _with_number(lambda row: tokenize_row(row, processing_class, *settings), name)
-    return dataset.map(tokenize, with_indices=True)
+def _closing(tokenizer: PreTrainedTokenizerBase, prompt: list[Message], arguments: dict[str, Any]) -> str:
+    """Returns the generation prompt of a template that writes it even after an answer, as LLaDA's does."""
+    asked = [render_chat(tokenizer, prompt, add_generation_prompt=added, **arguments) for added in (False, True)]
+    if asked[0] != asked[1]:
+        return ""
+    answer = {"role": "assistant", "content": _MARKER}
+    text = render_chat(tokenizer, [*prompt, answer], add_generation_prompt=False, **arguments)
+    # Without a message, a template may also write a beginning: only what follows an answer counts.
+    after_answer, alone = text.rpartition(_MARKER)[2], ""
+    with contextlib.suppress(TemplateError):  # a template that raises without a message adds nothing after the last
+        alone = tokenizer.apply_chat_template([[]], tokenize=False)[0]
+    start = len(after_answer) - len(os.path.commonprefix([after_answer[::-1], alone[::-1]]))
+    special = "|".join(map(re.escape, tokenizer.get_added_vocab()))
+    # Not from the middle of a special token.
+    inside = [token.end() for token in re.finditer(special, after_answer) if token.start() < start < token.end()]
+    return after_answer[inside[0] if inside else start :]
 
 
 def _check_rows(dataset: Any, name: str, max_length: int | None, check_row: RowFunction | None) -> None:
@@ -190,9 +184,7 @@ def _with_number(function: RowFunction, name: str) -> Callable[[dict[str, Any], 
     """Wraps a function of a row, so that its errors give the number of the row."""
 
     def apply(row: dict[str, Any], index: int) -> Any:
-        try:
+        with errors_of_row(index, name):
             return function(row)
-        except ValueError as error:
-            raise ValueError(f"Row {index} of `{name}`: {error}") from error
 
     return apply

@@ -1,59 +1,227 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Tokenizes the prompts of a dataset."""
+"""Reads the rows of any dataset into one form, and renders them as tokens.
 
-from collections.abc import Sequence
+Trajectories, training, evaluation, the server and the commands read prompts with these functions. Columns that belong
+to a prompt, and that are not used, are an error; all others (ids, answers, sources) are left alone.
+"""
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
+Message = dict[str, Any]
+
+_ASSISTANTS = ("assistant", "gpt", "chatgpt", "bing", "bard", "claude", "bot", "ai", "model")
+# The roles of chat templates, by the names that datasets give them, in lower case.
+ROLES = {"user": "user", "human": "user", **dict.fromkeys(_ASSISTANTS, "assistant")}
+ROLES |= {role: role for role in ("system", "developer", "tool")}
+_CHAT_COLUMNS = ("messages", "conversations", "conversation")
+_SYSTEM_COLUMNS = ("system", "system_prompt")
+_MEDIA_COLUMNS = ("image", "images", "video", "videos", "audio", "audios")
+# What a message of the assistant may have instead of a text.
+_INSTEAD_OF_TEXT = ("tool_calls", "reasoning_content", "thinking")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A row in one form.
+
+    Attributes:
+        prompt (`str` or `list[dict]`): a text to continue, or messages with the keys `role` and `content`.
+        completion (`str` or `list[dict]`, *optional*): the answer: a text, or one message of the assistant.
+        tools (`list`, *optional*): the tools of the row, for the chat template.
+        chat_template_kwargs (`dict`): further arguments of the row for the chat template.
+    """
+
+    prompt: str | list[Message]
+    completion: str | list[Message] | None = None
+    tools: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the prompt goes through a chat template."""
+        return not isinstance(self.prompt, str)
+
+
+def read_example(row: Mapping[str, Any]) -> Example:
+    """Reads a row in one of TRL's formats (`prompt`, with or without `completion`; `messages`) or in ShareGPT's.
+
+    Lists of messages may be JSON texts. The last message of `messages` or `conversations` is the completion, if the
+    assistant wrote it. `tools`, `chat_template_kwargs`, `system` and `system_prompt` belong to the prompt of a chat.
+    Raises a `ValueError` for a row in no such form, for an empty prompt, and for images and the like.
+    """
+    columns, row = sorted(row), {name: value for name, value in row.items() if value is not None}
+    for name in filter(row.get, _MEDIA_COLUMNS):
+        raise ValueError(f"The column `{name}` belongs to the prompt, and these models read text only. Remove it.")
+    chats = [name for name in _CHAT_COLUMNS if name in row]
+    if not chats and "prompt" not in row:
+        for name in {"prompt", *_CHAT_COLUMNS}.intersection(columns):
+            raise ValueError(f"`{name}` has an empty prompt. Drop such rows.")
+        raise ValueError(
+            "A row needs the columns `prompt` (a text or messages; for training, with `completion`) or `messages`, or "
+            f"for training `prompt_ids` and `completion_ids`. It has {columns}. Rename yours: "
+            "`dataset.rename_column('question', 'prompt')`."
+        )
+    answers = [*chats, *(["completion"] if "completion" in row else [])]
+    if len(answers) > 1:
+        raise ValueError(f"The columns `{answers[0]}` and `{answers[1]}` both have an answer. Remove one of them.")
+    if not chats and isinstance(row["prompt"], str):
+        return _read_texts(row)
+    if chats:
+        prompt, completion = _read_chat(row, chats[0])
+    else:
+        prompt = read_messages(row["prompt"], "prompt")
+        completion = read_messages(row["completion"], "completion") if "completion" in row else None
+    for name in filter(row.get, _SYSTEM_COLUMNS):
+        prompt = _with_system(prompt, row[name], name)
+    if not prompt:
+        raise ValueError(f"`{chats[0] if chats else 'prompt'}` has an empty prompt. Drop such rows.")
+    if prompt[-1]["role"] == "assistant":
+        raise ValueError("The prompt ends with a message of the assistant, to be answered by another. Remove it.")
+    return Example(
+        prompt, completion, _read_json(row, "tools", list) or None, _read_json(row, "chat_template_kwargs", dict)
+    )
+
+
+def read_messages(value: Any, name: str) -> list[Message]:
+    """Reads a list of messages, or its JSON text, and returns it with the keys and roles of chat templates.
+
+    A message has `role` and `content`, or ShareGPT's `from` and `value`, and further keys for the template. Raises a
+    `ValueError` for all else, with the `name` of the value.
+    """
+    value = _parsed(value)
+    if isinstance(value, Mapping) and all(isinstance(column, list) for column in value.values()):
+        # How `datasets` returns a list of messages whose feature is a `Sequence`.
+        value = [dict(zip(value, turn, strict=True)) for turn in zip(*value.values(), strict=True)]
+    if not isinstance(value, list):
+        got = f"{type(value).__name__} {str(value)[:60]!r}"
+        raise ValueError(f"`{name}` must be a list of messages with `role` and `content`, got the {got}.")
+    return [_read_message(_parsed(message), f"Message {number} of `{name}`") for number, message in enumerate(value)]
+
+
+def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Returns the token ids of a text that is to be continued.
+
+    They begin with the tokens that the tokenizer puts before texts (BOS), once, and have none that close a text.
+    """
+    ids, own = (tokenizer(text, add_special_tokens=added)["input_ids"] for added in (True, False))
+    start = next((start for start in range(len(ids)) if ids[start : start + len(own)] == own), 0)
+    return own if own[:start] == ids[:start] else ids[: start + len(own)]
+
+
+def render_chat(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    tools: list[dict[str, Any]] | None = None,
+    add_generation_prompt: bool = True,
+    **chat_template_kwargs: Any,
+) -> str:
+    """Returns a chat as text. Raises a `ValueError` if the template refuses or leaves out what it is given."""
+
+    def render(**arguments: Any) -> str:
+        try:
+            return tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=add_generation_prompt, **arguments
+            )
+        except (TemplateError, TypeError) as error:
+            roles = ", ".join(str(message["role"]) for message in messages)
+            raise ValueError(f"The chat template refuses the messages ({roles}): {error}") from error
+
+    text = render(tools=tools, **chat_template_kwargs)
+    if tools and text == render(**chat_template_kwargs):
+        raise ValueError("The chat template does not use `tools`. Remove them, or use another template.")
+    for message in messages:
+        if message["role"] in ("system", "developer", "user") and message["content"].strip() not in text:
+            raise ValueError(f"The chat template leaves out the {message['role']} message. Move its text elsewhere.")
+    template = tokenizer.get_chat_template(tools=tools)
+    for name in chat_template_kwargs:
+        if not re.search(rf"\b{re.escape(name)}\b", template):
+            raise ValueError(f"`chat_template_kwargs` has {name!r}, which the chat template does not use. Remove it.")
+    return text
+
+
+def encode_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], **arguments: Any) -> list[int]:
+    """Returns the token ids of a chat, whose arguments are those of [`render_chat`]."""
+    return tokenizer(render_chat(tokenizer, messages, **arguments), add_special_tokens=False)["input_ids"]
+
+
+def encode_prompt(
+    tokenizer: PreTrainedTokenizerBase, example: Example, chat_template_kwargs: dict[str, Any] | None = None
+) -> list[int]:
+    """Returns the token ids of the prompt of a row. Arguments of the row for its template win."""
+    if isinstance(example.prompt, str):
+        return encode_text(tokenizer, example.prompt)
+    arguments = {**(chat_template_kwargs or {}), **example.chat_template_kwargs}
+    return encode_chat(tokenizer, example.prompt, tools=example.tools, **arguments)
+
 
 def tokenize_prompts(
-    dataset: "Dataset", tokenizer: PreTrainedTokenizerBase, mask_token_id: int | None = None
+    dataset: "Dataset",
+    tokenizer: PreTrainedTokenizerBase,
+    mask_token_id: int | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
 ) -> list[list[int]]:
-    """Returns the token ids of the column `prompt` (texts, or lists of messages) or `messages` of a dataset.
+    """Returns the token ids of the prompts of a dataset.
 
-    Texts are tokenized as they are. Messages go through the chat template, without a trailing answer. Raises a
-    `ValueError` for empty prompts and prompts with `mask_token_id`, if the model has one.
+    Texts are tokenized as they are; messages go through the chat template. Raises a `ValueError` with the number of
+    the row for what [`read_example`] refuses, and for prompts with `mask_token_id`, if the model has one.
     """
     if len(dataset) == 0:
         raise ValueError("`dataset` has no rows. Check its split and its filters.")
-    column = next((name for name in ("prompt", "messages") if name in dataset.column_names), None)
-    if column is None:
-        raise ValueError(
-            f"`dataset` must have a column `prompt` (texts or lists of messages) or `messages`, got "
-            f"{dataset.column_names}. Rename one: `dataset.rename_column('question', 'prompt')`."
-        )
-    prompts = [prompt if isinstance(prompt, str) else _without_answer(prompt or []) for prompt in dataset[column][:]]
-    # For a text, only its token ids tell whether it is empty.
-    _check_not_empty([[prompt] if isinstance(prompt, str) else prompt for prompt in prompts], column)
-    if isinstance(prompts[0], str):
-        prompt_ids = tokenizer(prompts)["input_ids"]
-    else:
-        prompt_ids = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, return_dict=True)["input_ids"]
-    _check_not_empty(prompt_ids, column)
-    for row, ids in enumerate(prompt_ids):
-        if mask_token_id in ids:
-            raise ValueError(
-                f"The column `{column}` contains the mask token ({mask_token_id}) in row {row}, but prompts are not "
-                "decoded. Remove the mask tokens from the prompts."
-            )
-    return prompt_ids
+    prompts = []
+    for number, row in enumerate(plain_rows(dataset)):
+        with errors_of_row(number, "dataset"):
+            prompts.append(encode_prompt(tokenizer, read_example(row), chat_template_kwargs))
+            if not prompts[-1]:
+                raise ValueError("It has an empty prompt: no tokens. Drop such rows with `dataset.filter`.")
+            if mask_token_id in prompts[-1]:
+                raise ValueError(
+                    f"Its prompt contains the mask token ({mask_token_id}), but prompts are not decoded. Remove it."
+                )
+    return prompts
+
+
+def read_prompts(dataset: "Dataset") -> list[str | list[Message]]:
+    """Returns the prompts of a dataset: texts, or lists of messages; empty texts, if it has no column of prompts."""
+    if not {"prompt", *_CHAT_COLUMNS} & set(dataset.column_names):
+        return [""] * len(dataset)
+    return [read_example(row).prompt for row in plain_rows(dataset)]
 
 
 def has_texts(dataset: "Dataset") -> bool:
     """Tells whether the prompts are plain texts, which do not go through a chat template."""
-    return "string" in getattr(dataset.features.get("prompt"), "dtype", "")
+    if not {"prompt", *_CHAT_COLUMNS} & set(dataset.column_names) or not len(dataset):
+        return False
+    with errors_of_row(0, "dataset"):
+        return not read_example(next(iter(plain_rows(dataset)))).is_chat
+
+
+def plain_rows(dataset: Any) -> Any:
+    """Returns a dataset without a format such as "numpy" or "pandas", but with a transform of its user."""
+    form = getattr(dataset, "format", None)
+    is_formatted = isinstance(form, dict) and form["type"] not in (None, "custom")
+    return dataset.with_format(None) if is_formatted else dataset
 
 
 def check_new_columns(dataset: "Dataset", new: Sequence[str]) -> None:
-    """Raises a `ValueError` if a dataset already has one of the `new` columns."""
-    if not hasattr(dataset, "column_names"):
+    """Raises an error if this is no dataset with rows to decode, or already has one of the `new` columns."""
+    from datasets import Dataset
+
+    if not isinstance(dataset, Dataset):
         raise TypeError(
-            f"`dataset` must be a `datasets.Dataset`, got {type(dataset).__name__}. Use `datasets.Dataset.from_list`."
+            f"`dataset` must be a `datasets.Dataset`, got {type(dataset).__name__}. Use "
+            "`datasets.Dataset.from_list`, or one split of it."
         )
     taken = [name for name in new if name in dataset.column_names]
     if taken:
@@ -63,16 +231,96 @@ def check_new_columns(dataset: "Dataset", new: Sequence[str]) -> None:
         )
 
 
-def _without_answer(messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    while messages and messages[-1]["role"] == "assistant":
-        messages = messages[:-1]
-    return messages
+@contextlib.contextmanager
+def errors_of_row(number: int, name: str) -> Iterator[None]:
+    """Puts the number of a row before the errors that its reading raises."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"Row {number} of `{name}`: {error}") from error
 
 
-def _check_not_empty(prompts: Sequence[Sequence[Any]], column: str) -> None:
-    empty = [row for row, prompt in enumerate(prompts) if not prompt]
-    if empty:
+def _read_texts(row: Mapping[str, Any]) -> Example:
+    prompt, completion = row["prompt"], row.get("completion")
+    if not isinstance(completion, str | None):
         raise ValueError(
-            f"The column `{column}` has an empty prompt in row {empty[0]} ({len(empty)} of {len(prompts)} rows). Drop "
-            "such rows with `dataset.filter`."
+            f"`prompt` is a text, and `completion` a {type(completion).__name__}. Both must be of a kind."
         )
+    for name in ("prompt", "completion"):
+        parsed = _parsed(row.get(name))
+        if isinstance(parsed, list) and any(isinstance(one, dict) and {"role", "from"} & one.keys() for one in parsed):
+            raise ValueError(
+                f"`{name}` is the JSON text of messages. Parse it: "
+                f'`dataset.map(lambda row: {{"{name}": json.loads(row["{name}"])}})`.'
+            )
+    for name in (*_SYSTEM_COLUMNS, "tools", "chat_template_kwargs"):
+        if _parsed(row.get(name)):
+            raise ValueError(f"The column `{name}` belongs to a chat, and `prompt` is a text. Remove one of them.")
+    if not prompt.strip():
+        raise ValueError("`prompt` has an empty prompt. Drop such rows.")
+    return Example(prompt, completion)
+
+
+def _read_chat(row: Mapping[str, Any], column: str) -> tuple[list[Message], list[Message] | None]:
+    messages = read_messages(row[column], column)
+    asked = row.get("prompt")
+    # In some datasets a column `prompt` repeats the first question.
+    if asked and not (isinstance(asked, str) and any(asked.strip() == m["content"].strip() for m in messages)):
+        raise ValueError(f"The columns `prompt` and `{column}` both have a prompt. Remove one of them.")
+    has_answer = bool(messages) and messages[-1]["role"] == "assistant"
+    return (messages[:-1], messages[-1:]) if has_answer else (messages, None)
+
+
+def _read_json(row: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = _parsed(row.get(name) or None)
+    if not isinstance(value, kind | None):
+        raise ValueError(f"`{name}` must be a {kind.__name__} or its JSON text, got {value!r}.")
+    return _without_nulls(kind() if value is None else value)
+
+
+def _read_message(message: Any, where: str) -> Message:
+    if not isinstance(message, Mapping):
+        raise ValueError(f"{where} must have `role` and `content`, got {str(message)[:60]!r}.")
+    # `datasets` gives every message the keys of all.
+    rest = {name: value for name, value in message.items() if value is not None}
+    names = ("role", "content") if "role" in rest else ("from", "value")
+    given, content = rest.pop(names[0], None), rest.pop(names[1], "")
+    role = ROLES.get(str(given).lower())
+    if role is None:
+        raise ValueError(f"{where} has the role {given!r}. Rename it to one of {', '.join(ROLES)}.")
+    if isinstance(content, list):
+        other = [part for part in content if not isinstance(part, str) and part.get("type") != "text"]
+        if other:
+            raise ValueError(f"{where} has a part of type {other[0].get('type')!r}, and these models read text only.")
+        content = "".join(part if isinstance(part, str) else part["text"] for part in content)
+    if not isinstance(content, str):
+        raise ValueError(f"{where} must have a text as `{names[1]}`, got {content!r}.")
+    is_text_needed = role == "user" or (role == "assistant" and not any(map(rest.get, _INSTEAD_OF_TEXT)))
+    if is_text_needed and not content.strip():
+        raise ValueError(f"{where}, of the {role}, must not be empty: `{names[1]}` is {message.get(names[1])!r}.")
+    return {"role": role, "content": content, **rest}
+
+
+def _with_system(messages: list[Message], text: str, column: str) -> list[Message]:
+    if not text.strip():
+        return messages
+    if messages and messages[0]["role"] in ("system", "developer"):
+        if messages[0]["content"].strip() != text.strip():
+            raise ValueError(f"The column `{column}` differs from the system message of the chat. Remove one of them.")
+        return messages
+    return [{"role": "system", "content": text}, *messages]
+
+
+def _parsed(value: Any) -> Any:
+    """Returns the value of a JSON text of a list or an object, and all else as it is."""
+    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
+
+
+def _without_nulls(value: Any) -> Any:
+    """Returns a value without the nulls that `datasets` puts where only other rows have a key."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(part) for name, part in value.items() if part is not None}
+    return [_without_nulls(part) for part in value] if isinstance(value, list) else value

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedTokenizerBase
 
 from ..environment import require
-from .prompts import has_texts
+from .prompts import has_texts, read_prompts
 
 
 if TYPE_CHECKING:
@@ -21,30 +21,17 @@ RewardFunction = Callable[..., list[float | None]]
 # The column with the reference answer that each reward function reads.
 REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
 
-# Other spellings of numbers, and the spelling that `_NUMBER` reads. LaTeX writes commas without a space as "{,}". A
-# space may separate thousands. At the beginning of an expression, a space may follow a minus.
-_SPELLINGS = {
-    r"[−–]": "-",
-    r"\\[dt]?frac\{(\d+)\}\{(\d+)\}": r"\1/\2",
-    r"(?<=\d)(?:\{,\}|\\[,!]|,\\!|[\u00a0\u2009\u202f ])(?=\d{3}(?!\d))": ",",
-    r"(\A|[=:(]) ?- (?=[\d.])": r"\1-",
-}
-# A hyphen after a word, a number or a bracket is no sign ("10-15"). Commas separate thousands or numbers ("1,2").
-_NUMBER = re.compile(
-    r"(?P<number>(?:(?<![\w.)%])-)?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])\.\d+)"
-    r"(?:[eE][+-]?\d{1,4}(?!\w))?)(?: ?/ ?(?P<divisor>\d+))?"
-)
-# "42 (see step 3)"
-_ASIDE = re.compile(r"\s\((?=[^()]*[a-zA-Z])[^()]*\)[.\s]*\Z")
+# A hyphen after a word, a number or a bracket is no sign ("10-15"). Commas separate thousands.
+_NUMBER = re.compile(r"(?:(?<![\w.)%])-)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?:(?<!\w)-)?(?<![\w.])\.\d+")
+_BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
 def numeric_answer_reward(completions: list[Any], answer: list[Any], **kwargs) -> list[float | None]:
     r"""
     Returns 1.0 for each completion whose last number equals the last number of `answer`, else 0.0.
 
-    Reads answers such as GSM8K's (`"... #### 1,250"`), plain numbers and fractions. A number in `\boxed{}` takes
-    precedence. A closing remark in parentheses is ignored unless it has the only number. For mathematics beyond single
-    numbers use `trl.rewards.accuracy_reward`.
+    Reads answers such as GSM8K's (`"... #### 1,250"`). A number in `\boxed{}` takes precedence. For fractions and
+    mathematics use `trl.rewards.accuracy_reward`.
 
     Args:
         completions (`list[str]` or `list[list[dict]]`):
@@ -68,7 +55,7 @@ def numeric_answer_reward(completions: list[Any], answer: list[Any], **kwargs) -
     for completion, reference in zip(completions, answer, strict=True):
         parts = [completion] if isinstance(completion, str) else [message["content"] for message in completion]
         expected = _last_number(str(reference))
-        rewards.append(float(not expected.isdisjoint(_last_number("".join(parts)))) if expected else None)
+        rewards.append(None if expected is None else float(_last_number("".join(parts)) == expected))
     return rewards
 
 
@@ -94,11 +81,13 @@ def score_completions(
     `None`.
     """
     check_reward_columns(reward_funcs, dataset.column_names)
-    columns = {name: dataset[name][:] for name in dataset.column_names}
+    columns = {name: dataset[name][:] for name in dataset.column_names if name != "prompt"}
+    prompts = read_prompts(dataset)
     texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in columns["completion_ids"]]
-    prompts = columns.pop("prompt", None) or columns.get("messages") or [""] * len(texts)
-    conversational = bool(prompts) and not isinstance(prompts[0], str)
-    completions = [[{"role": "assistant", "content": text}] if conversational else text for text in texts]
+    completions = [
+        text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+        for prompt, text in zip(prompts, texts, strict=True)
+    ]
     columns |= {"prompts": prompts, "completions": completions}
     rewards = [_call(name, function, columns) for name, function in named_functions(reward_funcs)]
     return [min((r for r in of_row if r is not None), default=None) for of_row in zip(*rewards, strict=True)]
@@ -153,19 +142,9 @@ def _call(name: str, function: RewardFunction, columns: dict[str, Any]) -> list[
     return [None if reward is None or math.isnan(reward) else float(reward) for reward in rewards]
 
 
-def _last_number(text: str) -> set[Decimal]:
-    """Returns the possible values of the last number of a text, or an empty set if it has no number."""
-    for spelling, plain in _SPELLINGS.items():
-        text = re.sub(spelling, plain, text)
-    for part in [*reversed(re.findall(r"\\boxed\{([^{}]*)\}", text)), _ASIDE.sub("", text), text]:
-        if numbers := [*_NUMBER.finditer(part)]:
-            return _readings(numbers[-1])
-    return set()
-
-
-def _readings(number: re.Match) -> set[Decimal]:
-    """Returns the possible values of a number: "2,5" may be the end of a list, 5, or have a decimal comma, 2.5."""
-    divisor = Decimal(number["divisor"] or 1)
-    value = Decimal(number["number"].replace(",", "")) / divisor if divisor else divisor
-    with_comma = re.search(r"(?<![\d.,])-?\d+,\d+\Z", number.string[: number.end()])
-    return {value} | ({Decimal(with_comma[0].replace(",", "."))} if with_comma else set())
+def _last_number(text: str) -> Decimal | None:
+    """Returns the last number of a text, or of its last `\\boxed{}`; `None` if there is none."""
+    for part in [*reversed(_BOXED.findall(text)), text]:
+        if numbers := _NUMBER.findall(part):
+            return Decimal(numbers[-1].replace(",", ""))
+    return None

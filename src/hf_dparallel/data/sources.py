@@ -2,7 +2,6 @@
 """Loads datasets by name: from the Hub, a folder or a file."""
 
 from pathlib import Path
-from typing import Any
 
 import datasets
 
@@ -18,8 +17,6 @@ _FORMATS = {
     ".arrow": "arrow",
     ".txt": "text",
 }
-# The roles in ShareGPT's format.
-_ROLES = {"human": "user", "gpt": "assistant"}
 # What `Dataset.save_to_disk` writes beside the rows.
 _SAVED_NAME = "state.json"
 
@@ -40,9 +37,7 @@ def load_rows(name: str, config: str | None = None, split: str = "train") -> dat
     path = Path(name)
     if not has_one_split(name):
         # `load_dataset` needs a name, and a path such as "./" has none.
-        return _with_messages(
-            datasets.load_dataset(str(path.resolve()) if path.is_dir() else name, config, split=split)
-        )
+        return datasets.load_dataset(str(path.resolve()) if path.is_dir() else name, config, split=split)
     files = [path]
     if path.is_dir():
         files = trajectory_files(path) if (path / MANIFEST_NAME).is_file() else sorted(path.glob("*.arrow"))
@@ -58,9 +53,7 @@ def load_rows(name: str, config: str | None = None, split: str = "train") -> dat
         )
     options = {"sep": "\t"} if ".tsv" in files[0].suffixes else {}
     try:
-        return _with_messages(
-            datasets.load_dataset(file_format, data_files=list(map(str, files)), split=split, **options)
-        )
+        return datasets.load_dataset(file_format, data_files=list(map(str, files)), split=split, **options)
     # An empty file raises `StopIteration`.
     except (datasets.exceptions.DatasetGenerationError, ValueError, StopIteration) as error:
         raise ValueError(
@@ -71,15 +64,3 @@ def load_rows(name: str, config: str | None = None, split: str = "train") -> dat
 
 def _format(path: Path) -> str | None:
     return _FORMATS.get((path.with_suffix("") if path.suffix == ".gz" else path).suffix)
-
-
-def _with_messages(dataset: datasets.Dataset) -> datasets.Dataset:
-    """Returns the dataset with chats in ShareGPT's format (`conversations` of `from` and `value`) as `messages`."""
-
-    def read(chat: list[dict[str, str]]) -> dict[str, Any]:
-        turns = [(turn["from"], turn["value"]) for turn in chat]
-        return {"messages": [{"role": _ROLES.get(who, who), "content": text} for who, text in turns]}
-
-    if "from" not in str(dataset.features.get("conversations")):
-        return dataset
-    return dataset.map(read, input_columns="conversations", remove_columns="conversations")
