@@ -6,6 +6,8 @@ import pytest
 import torch
 from peft import PeftModel, get_peft_model
 
+from hf_dparallel.generation.answerer import Answerer
+
 from ..helpers import (
     make_block_a2d,
     make_dream,
@@ -13,6 +15,7 @@ from ..helpers import (
     make_llada2,
     make_rnd1,
     make_sdar,
+    make_tokenizer,
 )
 
 
@@ -94,8 +97,14 @@ def test_prompt_learning_is_refused(make, name):
     """PEFT adds its virtual tokens in a hook of autoregressive `generate`, and ours would go on without them."""
     shape = {"token_dim": 32, "num_layers": 2, "num_attention_heads": 4}
     config = getattr(peft, name)(task_type="CAUSAL_LM", num_virtual_tokens=2, **shape)
-    with pytest.raises(ValueError, match=f"{name} puts virtual tokens"):
-        answers(get_peft_model(make(), config))
+    model = get_peft_model(make(), config)
+    for decode in (
+        answers,
+        lambda model: model.generate_many(IDS.tolist()),
+        lambda model: Answerer(model, make_tokenizer()).decode([[2]]),
+    ):
+        with pytest.raises(ValueError, match=f"{name} puts virtual tokens"):
+            decode(model)
 
 
 @pytest.mark.parametrize("task_type", [None, "CAUSAL_LM"])

@@ -2,6 +2,7 @@
 """Checks the arguments of `generate` that are not settings, before any work is done."""
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -113,15 +114,32 @@ def check_devices(input_ids: Any, attention_mask: Any, model: PreTrainedModel) -
             raise ValueError(f"{text} Pass `**inputs.to(model.device)`.")
 
 
-def check_peft(model: PreTrainedModel) -> None:
-    """Raises a `ValueError` if a PEFT model over `model` adds virtual tokens or `adapter_names` to the call."""
-    owner = getattr(model.prepare_inputs_for_generation, "__self__", None)
-    config = getattr(owner, "active_peft_config", None)
+class CheckedForPeft:
+    """A method that cannot be read through a `PeftModel` with virtual tokens: PEFT hands it on without them."""
+
+    def __init__(self, function: Callable):
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, model: Any, owner: type | None = None) -> Callable:
+        # `PeftModel.__getattr__` reads methods of its base model that it has not.
+        refuse_virtual_tokens(sys._getframe(1).f_locals.get("self"))
+        return self.function.__get__(model, owner)
+
+
+def refuse_virtual_tokens(model: Any) -> None:
+    """Raises a `ValueError` if `model` is a PEFT model that adds virtual tokens."""
+    config = getattr(model, "active_peft_config", None)
     if getattr(config, "is_prompt_learning", False):
         raise ValueError(
-            f"{type(config).__name__} puts virtual tokens before the prompt, which `generate` does not support. "
+            f"{type(config).__name__} puts virtual tokens before the prompt, which decoding does not support. "
             "Use an adapter of the weights, such as LoRA."
         )
+
+
+def check_peft(model: PreTrainedModel) -> None:
+    """Raises a `ValueError` if a PEFT model over `model` adds virtual tokens or `adapter_names` to the call."""
+    refuse_virtual_tokens(getattr(model.prepare_inputs_for_generation, "__self__", None))
     hooks = [(module, key, hook) for module in model.modules() for key, hook in module._forward_pre_hooks.items()]
     mixing = [(module, key) for module, key, hook in hooks if "adapter_names" in getattr(hook, "keywords", {})]
     for module, key in mixing:

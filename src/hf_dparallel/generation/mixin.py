@@ -21,7 +21,7 @@ from .compatibility import check
 from .configuration import DiffusionGenerationConfig, resolve
 from .decoded_row import DecodedRow
 from .decoder import Decoder
-from .inputs import check_devices, check_peft, check_prompts, generators_by_row, input_device
+from .inputs import CheckedForPeft, check_devices, check_peft, check_prompts, generators_by_row, input_device
 from .output import DiffusionGenerationOutput, collect_rows
 from .slots import SlotDecoder
 from .standard_parts import make_parts
@@ -271,6 +271,10 @@ class DiffusionGenerationMixin(GenerationMixin):
                 if isinstance(error.__context__, ValueError):
                     raise  # the file is damaged
                 logger.info("No generation_config.json found: using the defaults of DiffusionGenerationConfig.")
+
+
+# Assigned here so that type checkers see the method.
+DiffusionGenerationMixin.generate_many = CheckedForPeft(DiffusionGenerationMixin.generate_many)  # type: ignore
 
 
 def _check_arguments(inputs: Any, input_ids: Any, synced_gpus: bool | None, token_type_ids: Any) -> None:
