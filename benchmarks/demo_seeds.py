@@ -25,7 +25,6 @@ METHODS = (
     "confidence threshold",
     "entropy threshold",
     "Student",
-    "Student, verified",
 )
 FIGURES = ("nfe", "tokens_per_forward", "speedup", "accuracy")
 

@@ -154,12 +154,12 @@ def demo(tmp_path_factory):
 def test_report_has_the_rows_of_the_contract(demo):
     report, output_dir = demo
     assert report == json.loads((output_dir / "report.json").read_text())
-    assert len(report["rows"]) == 6
+    assert len(report["rows"]) == 5
     for row in report["rows"]:
         assert list(row) == ["method", "accuracy", "nfe", "tokens_per_forward", "latency_s", "speedup"]
     original, few_step, *_, student = report["rows"]
     assert (original["nfe"], few_step["nfe"], original["speedup"]) == (63.0, 16.0, 1.0)
-    assert student["method"].startswith("Student, verified commits")
+    assert student["method"].startswith("Student (dParallel), entropy threshold")
     assert report["trajectories_kept"] + report["trajectories_dropped"] == 4
     table = (output_dir / "report.md").read_text()
     assert all(row["method"] in table for row in report["rows"])

@@ -22,7 +22,7 @@ def test_values(text, name, values):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("max_new_tokens=64", "must start with one of block_length, .*, confidence_threshold, .*, and an equals sign"),
+        ("stop_at_eos=1", "must start with one of max_new_tokens, block_length, .*, and an equals"),
         ("entropy_treshold=1", "and an equals sign. Did you mean `entropy_threshold`"),
         ("entropy_threshold", "must be of the form entropy_threshold=START:STOP:STEP or entropy_threshold=VALUE,"),
         ("entropy_threshold=", "must be of the form"),

@@ -8,14 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    DataCollator,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    set_seed,
-)
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from ..data.prompts import tokenize_prompts
 from ..data.rewards import numeric_answer_reward
@@ -47,11 +40,6 @@ TUNING_GRID = {
     "confidence_threshold": [{"confidence_threshold": value} for value in (0.9, 0.8, 0.7, 0.6, 0.5)],
     "entropy_threshold": [{"entropy_threshold": value} for value in (0.3, 0.5, 0.8, 1.1)],
 }
-# Thresholds of entropy and revocation: bolder than without verification, as what is committed may be taken back.
-VERIFIED_GRID = [
-    {"entropy_threshold": entropy, "revocation_threshold": revocation}
-    for entropy, revocation in ((0.7, 0.5), (0.7, 0.7), (0.8, 0.7))
-]
 
 
 @dataclass
@@ -93,33 +81,29 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     output_dir = Path(config.output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
     teacher, tokenizer = load_teacher(path=config.teacher)
-    by_teacher = make_answerer(teacher, tokenizer, config)
+    by_teacher = _make_answerer(teacher, tokenizer, config)
     tuning = word_problem_dataset(config.num_tuning_problems, config.seed + 1, split="test")
 
     print("\n1/5  The teacher: one token per pass, and which thresholds keep its accuracy")
-    (original,) = evaluate_settings(by_teacher, tuning, [{}])
-    curves = {rule: evaluate_settings(by_teacher, tuning, grid) for rule, grid in TUNING_GRID.items()}
-    recipes = {rule: fewest_passes(curve, original["accuracy"]) for rule, curve in curves.items()}
+    (original,) = _evaluate_settings(by_teacher, tuning, [{}])
+    curves = {rule: _evaluate_settings(by_teacher, tuning, grid) for rule, grid in TUNING_GRID.items()}
 
     print("\n2/5  Its trajectories on new problems, and which of them end in the right answer")
-    trajectories, counts = make_trajectories(teacher, tokenizer, config)
+    trajectories, counts = _make_trajectories(teacher, tokenizer, config)
 
     print("\n3/5  Certainty-forcing distillation")
-    by_student = make_answerer(distil(trajectories, tokenizer, config, teacher.dtype), tokenizer, config)
+    by_student = _make_answerer(distil(trajectories, tokenizer, config, teacher.dtype), tokenizer, config)
 
     print("\n4/5  The student: which thresholds keep the teacher's accuracy")
-    best = min(recipes.values(), key=lambda point: point["nfe"])
-    curves["student"] = evaluate_settings(by_student, tuning, TUNING_GRID["entropy_threshold"])
-    curves["verified"] = evaluate_settings(by_student, tuning, VERIFIED_GRID)
-    recipes |= {name: fewest_passes(curves[name], original["accuracy"]) for name in ("student", "verified")}
-    best_student = by_student.with_(**recipes["student"]["recipe"])
-    _recipe(recipes["student"]["recipe"]).save_pretrained(output_dir / "adapter")
+    curves["student"] = _evaluate_settings(by_student, tuning, TUNING_GRID["entropy_threshold"])
+    chosen = {name: fewest_passes(curve, original["accuracy"])["recipe"] for name, curve in curves.items()}
+    _recipe(chosen["student"]).save_pretrained(output_dir / "adapter")
 
     print("\n5/5  The comparison on held-out problems")
     held_out = word_problem_dataset(config.num_problems, config.seed + 2, split="test")
-    rows = _compare(by_teacher, by_student, held_out, recipes)
+    rows = _compare(by_teacher, by_student, held_out, chosen)
     report: dict[str, Any] = {
-        "rows": list(rows.values()),
+        "rows": rows,
         "tuning": {"original": original, **curves, "tolerance": TOLERANCE},
         **counts,
         "dataset": "the word problems of hf-dparallel",
@@ -128,13 +112,15 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
         "dtype": str(teacher.dtype),
         "seconds": round(time.time() - start, 1),
     }
-    best_teacher = by_teacher.with_(**best["recipe"])
+    answerers = {
+        "Teacher": by_teacher.with_(**chosen["entropy_threshold"]),
+        "Student": by_student.with_(**chosen["student"]),
+    }
     prompt_ids = tokenize_prompts(tuning, tokenizer)
-    certainty = {"Teacher": certainty_of(best_teacher, prompt_ids), "Student": certainty_of(best_student, prompt_ids)}
-    conclusion = _write_results(report, _conclusion(rows), certainty, output_dir)
-    _print_example({"Teacher": by_teacher, "Student": best_student}, held_out.select([0]))
-    print(f"\n{conclusion}")
-    print(f"\nReport, picture and adapter are in {output_dir}/ ({report['seconds']:.0f} s).")
+    certainty = {name: certainty_of(answerer, prompt_ids) for name, answerer in answerers.items()}
+    conclusion = _write_results(report, certainty, output_dir)
+    _print_example({"Teacher": by_teacher, "Student": answerers["Student"]}, held_out.select([0]))
+    print(f"\n{conclusion}\n\nReport, picture and adapter are in {output_dir}/ ({report['seconds']:.0f} s).")
     return report
 
 
@@ -142,12 +128,12 @@ def _recipe(settings: dict[str, Any]) -> DiffusionGenerationConfig:
     return DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **settings)
 
 
-def make_answerer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DemoConfig) -> Answerer:
+def _make_answerer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DemoConfig) -> Answerer:
     """Makes an answerer of one token per pass for the demo."""
     return Answerer(model, tokenizer, _recipe({}), config.batch_size, num_workers=config.num_workers)
 
 
-def evaluate_settings(
+def _evaluate_settings(
     answerer: Answerer, problems: "Dataset", tried: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Returns accuracy and cost with each of the settings, which are in `recipe`."""
@@ -168,7 +154,7 @@ def fewest_passes(curve: list[dict[str, Any]], accuracy: float) -> dict[str, Any
     return min(keeping, key=lambda point: point["nfe"])
 
 
-def make_trajectories(
+def _make_trajectories(
     teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DemoConfig
 ) -> tuple["Dataset", dict[str, int]]:
     """Lets the teacher answer, and returns the right answers and how many there were of both kinds."""
@@ -187,12 +173,11 @@ def distil(
     tokenizer: PreTrainedTokenizerBase,
     config: DemoConfig,
     dtype: torch.dtype,
-    data_collator: DataCollator | None = None,
     **settings: Any,
 ) -> PreTrainedModel:
     """Trains a LoRA adapter on the trajectories and returns the student with the adapter merged, in `dtype`.
 
-    `data_collator` and `settings` of [`CertaintyForcingConfig`] replace the demo's own.
+    `settings` of [`CertaintyForcingConfig`] replace the demo's own.
     """
     from peft import LoraConfig
 
@@ -226,7 +211,6 @@ def distil(
         args,
         train_dataset=trajectories,
         processing_class=tokenizer,
-        data_collator=data_collator,
         peft_config=LoraConfig(r=32, lora_alpha=64),
     )
     trainer.train()
@@ -237,36 +221,41 @@ def distil(
 
 
 def _compare(
-    teacher: Answerer, student: Answerer, problems: "Dataset", recipes: dict[str, dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """Returns a row for each method of the paper's Table 1 and verified commits, by short name."""
-    methods: dict[str, tuple[str, Answerer, dict[str, Any]]] = {
-        "original": ("Teacher, one token per pass", teacher, {}),
-        "few_step": ("Teacher, few-step", teacher, {"denoising_steps": MAX_NEW_TOKENS // 4}),
-        "confidence": ("Teacher, confidence threshold", teacher, recipes["confidence_threshold"]["recipe"]),
-        "entropy": ("Teacher, entropy threshold", teacher, recipes["entropy_threshold"]["recipe"]),
-        "student": ("Student (dParallel), entropy threshold", student, recipes["student"]["recipe"]),
-        "verified": ("Student, verified commits", student, recipes["verified"]["recipe"]),
-    }
+    teacher: Answerer, student: Answerer, problems: "Dataset", chosen: dict[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Returns a row for each method of the paper's Table 1."""
+    methods: list[tuple[str, Answerer, dict[str, Any]]] = [
+        ("Teacher, one token per pass", teacher, {}),
+        ("Teacher, few-step", teacher, {"denoising_steps": MAX_NEW_TOKENS // 4}),
+        ("Teacher, confidence threshold", teacher, chosen["confidence_threshold"]),
+        ("Teacher, entropy threshold", teacher, chosen["entropy_threshold"]),
+        ("Student (dParallel), entropy threshold", student, chosen["student"]),
+    ]
     measured = {}
-    for title, answerer, settings in methods.values():
-        (metrics,) = evaluate_settings(answerer, problems, [settings])
-        name = "".join([title, *(f" {value}" for value in settings.values())])
+    for title, answerer, settings in methods:
+        (metrics,) = _evaluate_settings(answerer, problems, [settings])
+        name = " ".join([title, *map(str, settings.values())])
         measured[name] = {metric: metrics[metric] for metric in TABLE_METRICS}
-    return dict(zip(methods, make_rows(measured), strict=True))
+    return make_rows(measured)
 
 
-def _write_results(
-    report: dict[str, Any], conclusion: str, certainty: dict[str, torch.FloatTensor], output_dir: Path
-) -> str:
+def _write_results(report: dict[str, Any], certainty: dict[str, torch.FloatTensor], output_dir: Path) -> str:
     """Writes report and picture, and returns the table with what it comes to."""
-    tuning, paragraphs = report["tuning"], [results_table(report["rows"]), conclusion]
+    original, *_, student = report["rows"]
+    teacher = min(report["rows"][2:4], key=lambda row: row["nfe"])
+    rule = teacher["method"].removeprefix("Teacher, ")
+    conclusion = (
+        f"The student takes {student['nfe']:.1f} passes an answer: {original['nfe'] / student['nfe']:.1f} times fewer "
+        f"than one token per pass and {teacher['nfe'] / student['nfe']:.1f} times fewer than the teacher's best "
+        f"threshold ({rule}), at {student['accuracy']:.1%} accuracy against {original['accuracy']:.1%}."
+    )
+    paragraphs = [results_table(report["rows"]), conclusion]
     write_report(report, output_dir, [*paragraphs, "![](certainty.png)"])
+    tuning = report["tuning"]
     curves = {
         "Teacher, confidence": [tuning["original"], *tuning["confidence_threshold"]],
         "Teacher, entropy": [tuning["original"], *tuning["entropy_threshold"]],
         "Student, entropy": tuning["student"],
-        "Student, verified": tuning["verified"],
     }
     labelled = {
         curve: [{**point, "label": " ".join(map(str, point["recipe"].values()))} for point in points]
@@ -274,18 +263,6 @@ def _write_results(
     }
     plot_tradeoff(labelled, certainty).savefig(output_dir / "certainty.png")
     return "\n\n".join(paragraphs)
-
-
-def _conclusion(rows: dict[str, dict[str, Any]]) -> str:
-    original, student, verified = rows["original"], rows["student"], rows["verified"]
-    teacher = min(rows["confidence"], rows["entropy"], key=lambda row: row["nfe"])
-    rule = teacher["method"].removeprefix("Teacher, ")
-    return (
-        f"The student takes {student['nfe']:.1f} passes an answer: {original['nfe'] / student['nfe']:.1f} times fewer "
-        f"than one token per pass and {teacher['nfe'] / student['nfe']:.1f} times fewer than the teacher's best "
-        f"threshold ({rule}), at {student['accuracy']:.1%} accuracy against {original['accuracy']:.1%}. "
-        f"With verified commits it takes {verified['nfe']:.1f}, at {verified['accuracy']:.1%}."
-    )
 
 
 def _print_example(answerers: dict[str, Answerer], problem: "Dataset") -> None:

@@ -54,32 +54,23 @@ def accuracy_under_parallelism(
     358.1422
     ```
     """
-    points = _check_points(tokens_per_forward, accuracy, max_accuracy)
-    slowest = points[0]
+    if (
+        not 0 < len(accuracy) == len(tokens_per_forward) == len(set(tokens_per_forward))
+        or min(tokens_per_forward) <= 0
+    ):
+        raise ValueError(
+            "`tokens_per_forward` must have a number above 0 for each of the accuracies, and each another one, got "
+            f"{list(tokens_per_forward)} for {len(accuracy)} accuracies."
+        )
     best = max(accuracy) if max_accuracy is None else max_accuracy
+    if min(accuracy) < 0 or not 1 < max(best, *accuracy) <= 100:
+        raise ValueError(
+            f"`accuracy` and `max_accuracy` must be percentages between 0 and 100, got {list(accuracy)} and {best}. "
+            "Multiply fractions by 100."
+        )
+    points = sorted(zip(tokens_per_forward, accuracy, strict=True))
+    slowest = points[0]
     kept = [(rho, y) for rho, y in points if y >= slowest[1] - max_drop]
     weighted = [(rho, y * min(math.exp(-alpha * (1 - y / best)), 1.0)) for rho, y in kept]
     area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in zip(weighted, weighted[1:], strict=False))
     return slowest[0] * slowest[1] + area
-
-
-def _check_points(
-    tokens_per_forward: Sequence[float], accuracy: Sequence[float], max_accuracy: float | None
-) -> list[tuple[float, float]]:
-    if not 0 < len(tokens_per_forward) == len(accuracy):
-        raise ValueError(
-            "`tokens_per_forward` and `accuracy` must have one number for each setting, and at least one, got "
-            f"{len(tokens_per_forward)} and {len(accuracy)}."
-        )
-    points = sorted(zip(tokens_per_forward, accuracy, strict=True))
-    if points[0][0] <= 0:
-        raise ValueError(f"`tokens_per_forward` must be above 0, got {points[0][0]}.")
-    if len(set(tokens_per_forward)) < len(points):
-        raise ValueError(f"`tokens_per_forward` must differ between the settings, got {list(tokens_per_forward)}.")
-    percentages = [*accuracy] if max_accuracy is None else [*accuracy, max_accuracy]
-    if min(percentages) < 0 or not 1 < max(percentages) <= 100:
-        raise ValueError(
-            f"`accuracy` and `max_accuracy` must be percentages between 0 and 100, got {percentages}. Multiply "
-            "fractions by 100."
-        )
-    return points

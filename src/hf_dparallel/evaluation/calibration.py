@@ -1,10 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The fastest decoding settings that keep the accuracy, found on one half of the prompts and confirmed on the other.
+"""Finds the fastest settings that keep the accuracy on one half of the prompts, and confirms them on the other.
 
-The second half has no say in which settings are tried on it, so that confirming several of them in a fixed order,
-until one fails, keeps the promise: the chance to accept settings that lose more than the tolerance is at most one
-minus the confidence. This is fixed sequence testing along a Pareto front
-([Learn then Test](https://huggingface.co/papers/2110.01052), [Pareto Testing](https://huggingface.co/papers/2210.07913)).
+Settings that the first half has put in order are tested on the second until one fails. So the chance to accept
+settings that lose more than the tolerance is at most one minus the confidence: fixed sequence testing along a Pareto
+front ([Learn then Test](https://huggingface.co/papers/2110.01052),
+[Pareto Testing](https://huggingface.co/papers/2210.07913)).
 """
 
 import math

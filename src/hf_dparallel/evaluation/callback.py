@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Decoding while it trains: how many tokens a pass the student has come to, and at which accuracy."""
+"""Decodes prompts while a student trains: tokens per pass, and accuracy."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,17 +22,15 @@ _AVERAGED = ("accuracy", "nfe", "tokens_per_forward")
 
 
 class DecodingCallback(TrainerCallback):
-    r"""
-    A [`~transformers.TrainerCallback`] that decodes some prompts at every evaluation, with the adapter as it is then,
-    and logs what matters in the end, to all trackers that the trainer reports to:
+    """
+    Decodes some prompts at every evaluation, with the adapter as it is then, and logs to the trainer's trackers:
 
     - `eval_decoding_accuracy`: fraction of right answers.
     - `eval_decoding_nfe`: mean number of forward passes of an answer.
     - `eval_decoding_tokens_per_forward`: mean over answers of tokens, without padding, over passes.
     - `eval_decoding_score`: the tokens per forward where the accuracy is at least `min_accuracy`, and else by how much
       it falls short, a negative number. With `load_best_model_at_end=True` and
-      `metric_for_best_model="decoding_score"` the trainer keeps the checkpoint with the most tokens per forward among
-      those that are accurate enough.
+      `metric_for_best_model="decoding_score"` the trainer keeps the fastest checkpoint that is accurate enough.
 
     Under several processes each decodes its share of the prompts.
 
@@ -53,17 +51,13 @@ class DecodingCallback(TrainerCallback):
 
     Raises:
         ValueError: at once, if nothing would ever be decoded, a prompt cannot be tokenized, a column of the rewards is
-            missing, there are fewer prompts than processes, or the model is split over processes (FSDP, DeepSpeed
-            ZeRO-3), whose numbers of passes would differ.
+            missing, there are fewer prompts than processes, or the model is split over processes.
 
     Example:
 
     ```python
     >>> trainer = CertaintyForcingTrainer(model, args, train_dataset, eval_dataset, tokenizer)  # doctest: +SKIP
-    >>> recipe = DiffusionGenerationConfig(max_new_tokens=256, block_length=32, entropy_threshold=0.5)
-    >>> trainer.add_callback(  # doctest: +SKIP
-    ...     DecodingCallback(trainer, problems, numeric_answer_reward, recipe, min_accuracy=0.75)
-    ... )
+    >>> trainer.add_callback(DecodingCallback(trainer, problems, numeric_answer_reward))  # doctest: +SKIP
     ```
     """
 
@@ -119,9 +113,8 @@ class DecodingCallback(TrainerCallback):
 def _check_trainer(trainer: "Trainer", num_prompts: int) -> None:
     if trainer.args.eval_strategy == "no" or trainer.eval_dataset is None:
         raise ValueError(
-            "`DecodingCallback` runs at each evaluation, and the trainer has none: "
-            f"eval_strategy={trainer.args.eval_strategy.value!r}, eval_dataset={trainer.eval_dataset!r}. Set "
-            '`eval_strategy="steps"`, `eval_steps` and an `eval_dataset`.'
+            '`DecodingCallback` runs at each evaluation, and the trainer has none. Set `eval_strategy="steps"`, '
+            "`eval_steps` and an `eval_dataset`."
         )
     if trainer.processing_class is None:
         raise ValueError("`DecodingCallback` needs the tokenizer. Pass `processing_class=` to the trainer.")

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""From what was measured to the rows of a report, their curves, and its files."""
+"""Makes the rows of a report, its curves and its files."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -29,28 +29,14 @@ def make_rows(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def metrics_with_intervals(answers: Evaluation) -> dict[str, Any]:
-    """Returns the means of [`evaluate_decoding`], 95 % intervals, and as `answers` each prompt's figures."""
-    nfe = [cost.nfe for cost in answers.costs]
+    """Returns the means of [`evaluate_decoding`] with 95 % intervals."""
     metrics = answers.metrics()
     return {
         **metrics,
-        "accuracy_interval": list(wilson_interval(metrics["accuracy"], len(nfe))),
-        "nfe_interval": list(bootstrap_interval(nfe)),
+        "accuracy_interval": list(wilson_interval(metrics["accuracy"], len(answers.costs))),
+        "nfe_interval": list(bootstrap_interval([cost.nfe for cost in answers.costs])),
         "tokens_per_forward_interval": list(bootstrap_interval([cost.tokens_per_forward for cost in answers.costs])),
-        "answers": {
-            "is_correct": [int(correct) for correct in answers.is_correct],
-            "nfe": nfe,
-            "num_tokens": [cost.num_tokens for cost in answers.costs],
-        },
     }
-
-
-def curves_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Groups the rows by their `curve`."""
-    curves: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        curves.setdefault(row["curve"], []).append(row)
-    return curves
 
 
 def aup_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -61,7 +47,7 @@ def aup_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """
     best = max(row["accuracy"] for row in rows)
     aup = {}
-    for curve, points in curves_of(rows).items():
+    for curve, points in _curves(rows).items():
         # Where settings decode alike, the more accurate one overwrites the others.
         points = sorted(points, key=lambda point: point["accuracy"])
         accuracy = {point["answer_tokens_per_forward"]: 100 * point["accuracy"] for point in points}
@@ -71,13 +57,13 @@ def aup_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return aup
 
 
-def write_evaluation(report: Mapping[str, Any], output_dir: str | os.PathLike, notes: Sequence[str] = ()) -> None:
-    """Writes a report whose rows each have a `curve`, with the notes below the table, to a folder, which is created.
+def write_evaluation(report: Mapping[str, Any], output_dir: str | os.PathLike) -> None:
+    """Writes a report whose rows each have a `curve` to a folder, which is created.
 
     Curves with several points are also drawn, in `curves.png`.
     """
-    paragraphs = [results_table(report["rows"]), *notes]
-    curves = curves_of(report["rows"])
+    paragraphs = [results_table(report["rows"])]
+    curves = _curves(report["rows"])
     has_curve = any(len(points) > 1 for points in curves.values())
     if has_curve:
         aup = [(curve, f"{value:.1f}") for curve, value in aup_of(report["rows"]).items()]
@@ -92,3 +78,10 @@ def write_evaluation(report: Mapping[str, Any], output_dir: str | os.PathLike, n
             for curve, points in curves.items()
         }
         plot_tradeoff(labelled).savefig(Path(output_dir) / "curves.png")
+
+
+def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    curves: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        curves.setdefault(row["curve"], []).append(row)
+    return curves
