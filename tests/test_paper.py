@@ -99,7 +99,7 @@ def right_answers(task: str) -> list[str]:
             return [f"Sure:\n```python\n{row['prompt']}{row['canonical_solution']}```\nDone." for row in rows]
         return [f"{row['canonical_solution']}```" for row in rows]
     rows = read_rows("google-research-datasets/mbpp/full/test.jsonl")
-    return [f"```python\n{row['code']}\n```" if task == "mbpp" else f"\n{row['code']}\n```" for row in rows]
+    return [f"```python\n{row['code']}\n```" if task == "mbpp" else f"{row['code']}\n```" for row in rows]
 
 
 def script_answers(monkeypatch, answers: list[str]):

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from hf_dparallel.harness.programs import SandboxedCodeEval
+from hf_dparallel.harness.programs import SandboxedCodeEval, code_of
 from hf_dparallel.harness.run import TaskRunner
 from hf_dparallel.harness.sandbox import SandboxUnavailableError
 
@@ -42,6 +42,36 @@ def runner(tmp_path):
     (tmp_path / "dangerous.yaml").write_text(OWN.replace("FILE", str(tmp_path / "rows.jsonl")))
     (tmp_path / "mixed.yaml").write_text(GROUP)
     return TaskRunner("tiny", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (f"{RIGHT}\n```", f"{RIGHT}\n"),
+        (f"\n{RIGHT}\n```\nThis doubles x.\n```\nf(2)\n```", f"\n{RIGHT}\n"),  # a template has trimmed the prompt
+        (f"import math\n\n{RIGHT}", f"import math\n\n{RIGHT}"),  # cut at the end of the canvas
+        (f"```python\n{RIGHT}\n```", f"{RIGHT}\n"),
+        (f"\n```\n{RIGHT}", RIGHT),
+        (f"python\n{RIGHT}\n```", f"{RIGHT}\n"),
+        ("```", ""),
+        ("", ""),
+    ],
+)
+def test_the_program_is_the_rest_of_the_block_that_the_prompt_opens(answer, code):
+    assert code_of(answer) == code
+
+
+@needs_bubblewrap
+@pytest.mark.usefixtures("_in_datasets")
+@pytest.mark.parametrize("name", ["mbpp_instruct", "humaneval_instruct"])
+@pytest.mark.parametrize("form", ["{}\n```", "\n{}\n```\nDone.", "{}", "```python\n{}\n```"])
+def test_right_answers_of_every_form_are_right(runner, name, form):
+    runner.load([name])
+    task = runner.task_manager.load([name])["tasks"][name]
+    doc = list(task.test_docs())[0]
+    answer = form.format(doc["code"] if "code" in doc else doc["prompt"] + doc["canonical_solution"])
+    (programs,) = task._filters[0].filters[0]().apply([[answer]], [doc])
+    assert list(task.process_results(doc, [programs]).values()) == [1]
 
 
 @needs_bubblewrap

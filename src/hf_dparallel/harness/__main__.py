@@ -8,10 +8,11 @@ import shutil
 
 from lm_eval.__main__ import cli_evaluate
 
-from .programs import use_sandbox
+from .programs import mend_filters, use_sandbox
 
 
 if __name__ == "__main__":
     if shutil.which("bwrap"):
         use_sandbox()
+        mend_filters()
     cli_evaluate()

@@ -1,10 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The programming tasks of lm-eval, with each program in the sandbox.
+"""The programming tasks of lm-eval, with each program in the sandbox, and found in its answer.
 
 lm-eval scores programs by the metric `code_eval` of `evaluate`, which runs them beside the evaluation.
 """
 
 import math
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -55,6 +57,32 @@ def use_sandbox() -> None:
         evaluate.load = load
     for name, metric in _METRICS.items():
         setattr(modules[name], metric, SandboxedCodeEval())
+
+
+def mend_filters() -> None:
+    """Makes the programming tasks of lm-eval, once loaded, find programs by [`code_of`]."""
+    mbpp, humaneval = (sys.modules.get(f"lm_eval.tasks.{name}.utils") for name in ("mbpp", "humaneval"))
+    if mbpp is not None:
+        vars(mbpp)["extract_code_blocks"] = code_of
+    if humaneval is not None:
+        vars(humaneval)["build_predictions_instruct"] = _complete
+
+
+def code_of(answer: str) -> str:
+    """Returns the program in an answer to a prompt that ends in an opened block of code.
+
+    lm-eval's filter takes the first word of a program for the name of a language, and finds none where the answer is
+    cut off in the block (https://github.com/EleutherAI/lm-evaluation-harness/issues/3710).
+    """
+    code, fence, rest = answer.partition("```")
+    if fence and not code.strip():
+        # The answer opens the block once more.
+        code = rest.partition("\n")[2].partition("```")[0]
+    return re.sub(r"\A\s*(python3?|py)\n", "", code)
+
+
+def _complete(resps: list[list[str]], docs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    return [[doc["prompt"] + code_of(answer) for answer in answers] for answers, doc in zip(resps, docs, strict=True)]
 
 
 def is_sandboxed(task: Task) -> bool:

@@ -12,7 +12,7 @@ from lm_eval.tasks import TaskManager
 
 from .costs import add_costs
 from .model import DiffusionHarnessLM
-from .programs import is_sandboxed, use_sandbox
+from .programs import is_sandboxed, mend_filters, use_sandbox
 from .sandbox import run_program
 
 
@@ -57,6 +57,7 @@ class TaskRunner:
             use_sandbox()
         selected = self.task_manager.match_tasks(list(names))
         loaded = self.task_manager.load(selected)["tasks"]
+        mend_filters()
         unsafe = {name: task for name, task in loaded.items() if getattr(task, "UNSAFE_CODE", False)}
         outside = [name for name, task in unsafe.items() if not is_sandboxed(task)]
         if outside and not self.confirm_run_unsafe_code:
