@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_dparallel.cli import main as hf_dparallel
 from hf_dparallel.demo.pipeline import fewest_passes
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.intervals import bootstrap_interval, wilson_interval
 from hf_dparallel.reports import markdown_table, read_report, write_json
+from hf_dparallel_cli import main as hf_dparallel
 
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "make_a_teacher"

@@ -8,7 +8,7 @@ the package declares. Docstrings have the defaults of arguments, so those of the
 import re
 from pathlib import Path
 
-from hf_dparallel_cli.models_command import describe_attention, read_published
+from hf_dparallel_cli.models import describe_attention, read_published
 from hf_dparallel_rules.settings import GROUPS, SETTINGS, settings_of
 
 

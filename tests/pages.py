@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_dparallel.cli import COMMANDS, main
-from hf_dparallel.cli.train_command import read_arguments
+from hf_dparallel_cli import main, model_first, program
+from hf_dparallel_cli.training import read_arguments
 
 
 ROOT = Path(__file__).parents[1]
@@ -55,12 +55,12 @@ def shell_commands(page: str) -> list[list[str]]:
 
 
 def arguments_of_ours(words: list[str]) -> list[str] | None:
-    """Returns the words behind `hf-dparallel`, or behind `hf_dparallel.cli` under a launcher."""
+    """Returns the words behind `hf-dparallel`, or behind `hf_dparallel_cli` under a launcher."""
     words = list(itertools.dropwhile(lambda word: re.match(r"[A-Z_]+=", word), words))
     if words[:1] == ["hf-dparallel"]:
         rest = words[1:]
-    elif "hf_dparallel.cli" in words:
-        rest = words[words.index("hf_dparallel.cli") + 1 :]
+    elif "hf_dparallel_cli" in words:
+        rest = words[words.index("hf_dparallel_cli") + 1 :]
     else:
         return None
     return list(itertools.takewhile(lambda word: word not in ("<", ">", "&"), rest))
@@ -69,11 +69,12 @@ def arguments_of_ours(words: list[str]) -> list[str] | None:
 def parse_only(argv: list[str]) -> None:
     """Reads the arguments of a command, in the folder of the repository, and does not run it."""
     with contextlib.chdir(ROOT):
-        if argv and argv[0] in COMMANDS:
+        argv = model_first(argv)
+        if argv and argv[0] in program.commands:
             if argv[0] == "train":
                 # Configurations ask for bfloat16, which the arguments of the Trainer refuse where there is no GPU.
                 read_arguments([*argv[1:], "--use_cpu"])
             else:
-                COMMANDS[argv[0]].make_context(argv[0], argv[1:])
+                program.commands[argv[0]].make_context(argv[0], argv[1:])
         else:
             assert main(argv) == 0

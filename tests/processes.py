@@ -26,8 +26,9 @@ _SERVER.set_forkserver_preload(
         "pytest",
         "hypothesis",
         "hf_dparallel._on_demand",
-        "hf_dparallel.cli.chat_command",
-        "hf_dparallel.cli.serve_command",
+        "hf_dparallel_cli.answer_streamer",
+        "hf_dparallel_cli.loading",
+        "hf_dparallel.serving.app",
     ]
 )
 

@@ -19,8 +19,9 @@ from transformers import AutoModelForMaskedLM
 from transformers.trainer_utils import SchedulerType
 from trl import get_peft_config
 
-from hf_dparallel import SDARConfig, cli
-from hf_dparallel.cli.train_command import read_arguments
+from hf_dparallel import SDARConfig
+from hf_dparallel_cli import main
+from hf_dparallel_cli.training import read_arguments
 
 from .helpers import make_dream, make_llada, make_llada2, make_sdar, make_tokenizer
 from .processes import run_in_two_processes
@@ -134,7 +135,7 @@ def test_published_data_train_after_their_conversion(run_example, tmp_path, chec
     assert converted["completion_ids"][:] == [completion_ids, completion_ids]
 
     flags = ["--dataset_name", "rows.parquet", "--model", checkpoint, "--output_dir", "student", "--use_peft"]
-    assert cli.main(["train", *flags, "--max_length", "32", "--num_train_epochs", "1", *ON_THIS_MACHINE]) == 0
+    assert main(["train", *flags, "--max_length", "32", "--num_train_epochs", "1", *ON_THIS_MACHINE]) == 0
     assert (tmp_path / "student" / "adapter_model.safetensors").is_file()
 
 
@@ -233,12 +234,12 @@ def test_accelerate_reads_its_configurations(name):
 def run_under_torchrun(*argv: str) -> None:
     """As accelerate launches it on GPUs; on CPUs it would need MPI."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    result = subprocess.run([*command, "--module", "hf_dparallel.cli", *argv], capture_output=True, text=True)
+    result = subprocess.run([*command, "--module", "hf_dparallel_cli", *argv], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
 
 
 def run_forked(*argv: str) -> None:
-    run_in_two_processes("import sys; from hf_dparallel import cli; sys.exit(cli.main(sys.argv[1:]))", *argv)
+    run_in_two_processes("import sys; from hf_dparallel_cli import main; sys.exit(main(sys.argv[1:]))", *argv)
 
 
 @pytest.mark.parametrize("run", [run_forked, pytest.param(run_under_torchrun, marks=pytest.mark.slow)])

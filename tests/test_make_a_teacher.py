@@ -9,8 +9,8 @@ import yaml
 from peft import PeftModel
 from transformers import AutoModelForMaskedLM
 
-from hf_dparallel.cli import main
-from hf_dparallel.cli.train_command import read_arguments
+from hf_dparallel_cli import main
+from hf_dparallel_cli.training import read_arguments
 
 from .helpers import read_json
 from .pages import ROOT, read, run_blocks, shell_commands

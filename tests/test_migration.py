@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from hf_dparallel import CertaintyForcingConfig, DiffusionGenerationConfig, DiffusionGenerationOutput
-from hf_dparallel.cli import COMMANDS
-from hf_dparallel.cli.train_command import ARGUMENTS
+from hf_dparallel_cli import program
+from hf_dparallel_cli.training import ARGUMENTS
 from hf_dparallel_rules.settings import suggest
 
 from .helpers import make_llada
@@ -46,7 +46,8 @@ def test_settings_of_decoding_exist():
 @pytest.mark.parametrize(("heading", "command"), [("Decoding", "generate"), ("Training", "train")])
 def test_names_of_others_are_answered_with_ours(heading, command):
     fields = {field.name for kind in ARGUMENTS for field in dataclasses.fields(kind)}
-    flags, ours = fields if command == "train" else COMMANDS[command].flags, defaultdict(set)
+    of_command = {param.name for param in program.commands[command].params}
+    flags, ours = fields if command == "train" else of_command, defaultdict(set)
     for setting, cells in rows(heading):
         for name in re.findall(r"`(\w+)[`,]", cells):
             if setting.partition("=")[0] in flags and name not in flags and not name.startswith("generate_with"):

@@ -62,9 +62,10 @@ def imported_modules(name: str, inside_functions: bool = False, for_types: bool 
 
 
 def subpackage(module: str) -> str:
-    """`hf_dparallel.models.llada.x` is in `models`, and the rules are `rules`; the command is a face of its own."""
-    if module.startswith("hf_dparallel_rules"):
-        return "rules"
+    """`hf_dparallel.models.llada.x` is in `models`; the rules are `rules`, and the commands `cli`."""
+    for package in ("rules", "cli"):
+        if module.startswith(f"hf_dparallel_{package}"):
+            return package
     return module.split(".")[1] if module.startswith("hf_dparallel.") else ""
 
 

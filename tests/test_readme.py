@@ -23,9 +23,9 @@ from mkdocs.config import load_config
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 import hf_dparallel
-from hf_dparallel.cli import COMMANDS, main
 from hf_dparallel.reports import results_table
-from hf_dparallel_cli.models_command import read_published
+from hf_dparallel_cli import main, program
+from hf_dparallel_cli.models import read_published
 from hf_dparallel_rules.settings import SETTINGS
 
 from .pages import PAGES, ROOT, arguments_of_ours, blocks, parse_only, python_blocks, read, run_blocks, shell_commands
@@ -193,7 +193,7 @@ def test_a_flag_that_does_not_exist_is_noticed():
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_in_the_text_exist(page):
     named = re.findall(r"`hf-dparallel ([a-z]+)", read(page))
-    assert set(named) <= set(COMMANDS)
+    assert set(named) <= set(program.commands)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -1,10 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""`hf-dparallel <command>`: finds the command and runs it.
+"""`hf-dparallel <command>`. A command is a file: its options above its function, which imports the libraries it needs.
 
-These modules are outside of the package `hf_dparallel`, whose import takes seconds, to show help and usage errors
-immediately. A command is a row of [`COMMANDS`] and a module of `hf_dparallel.cli`, which is imported when it runs.
+So `--help` and most usage errors come at once, where `import hf_dparallel` takes seconds.
 
-Exit codes: 0 for success, 2 for wrong usage (unknown flags, missing or bad values), 1 for a failure, 130 when
+Exit codes: 0 for success, 2 for wrong usage (unknown options, missing or bad values), 1 for a failure, 130 when
 interrupted. A failure prints one line on stderr, or a traceback if the environment variable HF_DPARALLEL_DEBUG is 1.
 """
 
@@ -13,52 +12,54 @@ import sys
 from collections.abc import Sequence
 
 import click
-from click.shell_completion import shell_complete
 
-from .commands import COMMANDS
+from hf_dparallel_rules.settings import suggest
+
+from .calibrate import calibrate_command
+from .chat import chat_command
+from .convert import convert_command
+from .demo import demo_command
+from .env import env_command
+from .evaluate import evaluate_command
+from .export import export_command
+from .generate import generate_command
+from .inspect import inspect_command
+from .models import models_command
+from .play import play_command
+from .push import push_command
+from .serve import serve_command
+from .train import train_command
+from .trajectories import trajectories_command
 
 
-_PROGRAM = "hf-dparallel"
-# A shell sets this variable to ask a click program for completions.
-_COMPLETION = "_HF_DPARALLEL_COMPLETE"
+_COMMANDS = (
+    *(demo_command, trajectories_command, train_command, generate_command, chat_command, serve_command),
+    *(evaluate_command, calibrate_command, inspect_command, play_command, push_command, export_command),
+    *(convert_command, models_command, env_command),
+)
 # Errors with messages for users. Other errors are shown with their type.
 _EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
-
-
-class Program(click.Group):
-    """All commands, in the order of the table."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Returns the names of the commands."""
-        return list(self.commands)
-
-
-def _show_completion(ctx: click.Context, param: click.Parameter, shell: str | None) -> None:
-    if shell is not None:
-        ctx.exit(shell_complete(PROGRAM, {}, _PROGRAM, _COMPLETION, f"{shell}_source"))
+_AFTER_AN_INTERRUPTION = {
+    "trajectories": ". The same command continues the run",
+    "train": ". Add --resume_from_checkpoint true to continue from the last checkpoint",
+}
 
 
 @click.group(
-    _PROGRAM,
-    cls=Program,
-    commands=COMMANDS,
+    "hf-dparallel",
+    commands=_COMMANDS,
     invoke_without_command=True,
-    options_metavar=None,
-    subcommand_metavar="<command> [--config FILE] [--json FILE] [options]",
-    epilog="`hf-dparallel <command> --help` lists the options of a command.",
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+        "show_default": True,
+        # `--max-new-tokens` is read as `--max_new_tokens`.
+        "token_normalize_func": lambda name: name.replace("-", "_"),
+    },
 )
-@click.version_option(package_name=_PROGRAM, message="%(prog)s %(version)s")
-@click.option(
-    "--completion",
-    type=click.Choice(["bash", "zsh", "fish"]),
-    is_eager=True,
-    expose_value=False,
-    callback=_show_completion,
-    help="Print the completion script for a shell.",
-)
+@click.version_option(package_name="hf-dparallel", message="%(prog)s %(version)s")
 @click.pass_context
-def PROGRAM(ctx: click.Context) -> None:
+def program(ctx: click.Context) -> None:
     """Make masked diffusion language models decode many tokens per forward pass."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -66,52 +67,34 @@ def PROGRAM(ctx: click.Context) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
+    words = model_first(sys.argv[1:] if argv is None else argv)
+    name = words[0] if words and words[0] in program.commands else ""
+    title = f"hf-dparallel {name}".rstrip()
     try:
-        try:
-            if instruction := os.environ.get(_COMPLETION):
-                return shell_complete(PROGRAM, {}, _PROGRAM, _COMPLETION, instruction)
-            return _run(list(sys.argv[1:] if argv is None else argv))
-        finally:
-            print(end="", flush=True)
-    except BrokenPipeError:
-        # The reader of the output, such as `head`, has closed it. Flushing it at exit would raise the error again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-
-
-def _run(argv: list[str]) -> int:
-    title = " ".join([_PROGRAM, *argv[:1]]) if argv[:1] and argv[0] in COMMANDS else _PROGRAM
-    try:
-        with PROGRAM.make_context(_PROGRAM, argv) as ctx:
-            PROGRAM.invoke(ctx)
-    except click.exceptions.Exit as end:
-        return end.exit_code
-    except BrokenPipeError:
-        raise
-    except KeyboardInterrupt:
-        # With a folder, finished requests of the harness are kept, too.
-        continues = argv[:1] == ["trajectories"] or {"--tasks", "--output_dir"} <= set(argv)
-        advice = ". The same command continues the run" if continues else ""
-        if argv[:1] == ["train"]:
-            advice = ". Add --resume_from_checkpoint true to continue from the last checkpoint"
-        print(f"{title}: interrupted{advice}", file=sys.stderr)
+        return program.main(words, "hf-dparallel", standalone_mode=False) or 0
+    except click.Abort:
+        click.echo(f"{title}: interrupted{_AFTER_AN_INTERRUPTION.get(name, '')}", err=True)
         return 130
     except click.UsageError as error:
-        return fail(title, error)
+        text = error.format_message()
+        if isinstance(error, click.NoSuchOption):
+            known = [str(param.name) for param in program.commands[name].params]
+            text = f"{error.message} {suggest(error.option_name.lstrip('-'), known)}"
+        text = " ".join(text.split())
+        click.echo(f"{title}: error: {text} (`{title} --help` lists the options)", err=True)
+        return error.exit_code
     except Exception as error:
-        print(end="", flush=True)  # raises a `BrokenPipeError` here if that was the error
         if os.environ.get("HF_DPARALLEL_DEBUG"):
             raise
-        print(f"{title}: error: {_one_line(error)}", file=sys.stderr)
+        click.echo(f"{title}: error: {_one_line(error)}", err=True)
         return 1
-    return 0
 
 
-def fail(title: str, error: click.UsageError) -> int:
-    """Prints a usage error in one line, and returns the exit code."""
-    text = " ".join(error.format_message().split())
-    print(f"{title}: error: {text} (`{title} --help` lists the options)", file=sys.stderr, flush=True)
-    return error.exit_code
+def model_first(words: Sequence[str]) -> list[str]:
+    """Returns the words with the value of `--model NAME` as the first argument of the command."""
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--model=") else [word])]
+    place = words.index("--model") if "--model" in words[:-1] else 0
+    return [words[0], words[place + 1], *words[1:place], *words[place + 2 :]] if place else words
 
 
 def _one_line(error: Exception) -> str:

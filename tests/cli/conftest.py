@@ -5,9 +5,10 @@ import logging
 
 import pytest
 
-from hf_dparallel import cli
+from hf_dparallel_cli import main
 
-from ..helpers import make_llada, make_tokenizer
+from ..helpers import make_llada, make_tokenizer, write_jsonl
+from .helpers import write_questions
 
 
 @pytest.fixture(scope="session")
@@ -33,9 +34,25 @@ def hf(capsys):
 
     def run(*argv):
         try:
-            code = cli.main([str(argument) for argument in argv])
+            code = main([str(argument) for argument in argv])
         except SystemExit as stop:
             code = stop.code
         return code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def questions(tmp_path, checkpoint) -> str:
+    return write_questions(tmp_path, checkpoint, [f"{number} 5 {number + 1}" for number in range(8)])
+
+
+@pytest.fixture
+def asked(checkpoint, questions) -> list[str]:
+    return ["--model", checkpoint, "--dataset", questions, "--prompt_column", "question"]
+
+
+@pytest.fixture
+def completions(tmp_path) -> str:
+    rows = [{"prompt_ids": [0, n + 2], "completion_ids": [n + 3, n + 4, n + 5, 1]} for n in range(20)]
+    return write_jsonl(tmp_path / "completions.jsonl", rows)

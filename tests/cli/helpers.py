@@ -29,3 +29,7 @@ def write_questions(folder, checkpoint: str, texts: list[str], **settings) -> st
     answers[::2] = ["-1"] * len(answers[::2])
     rows = [{"question": text, "answer": last} for text, last in zip(texts, answers, strict=True)]
     return write_jsonl(folder / "questions.jsonl", rows)
+
+
+def last_line(text: str) -> str:
+    return text.strip().splitlines()[-1]

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_dparallel.cli.answer_streamer import AnswerStreamer
 from hf_dparallel.terminal import printable
+from hf_dparallel_cli.answer_streamer import AnswerStreamer
 
 
 class Screen:

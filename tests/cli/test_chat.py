@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel chat`, with lines from a pipe and at a terminal."""
 
-import contextlib
 import io
 import os
 import pty
@@ -12,8 +11,7 @@ import time
 
 import pytest
 
-from hf_dparallel import cli
-from hf_dparallel.cli import chat_command as chat_module
+from hf_dparallel_cli import main
 
 from ..helpers import make_llada, make_tokenizer, read_json
 from ..processes import Program
@@ -27,7 +25,7 @@ def talk(checkpoint, monkeypatch, capsys):
     def run(*lines, flags=()):
         monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
         try:
-            code = cli.main(["chat", checkpoint, *DECODING, *flags])
+            code = main(["chat", checkpoint, *DECODING, *flags])
         except SystemExit as stop:
             code = stop.code
         out, err = capsys.readouterr()
@@ -39,7 +37,7 @@ def talk(checkpoint, monkeypatch, capsys):
 def test_answers_know_the_conversation(talk, checkpoint):
     first, nfe = answer(checkpoint, "5 6")
     second, _ = answer(checkpoint, "5 6", first, "7")
-    code, out, err = talk("5 6", "", "7", "/reset", "7", flags=["--json", "chat.json"])
+    code, out, err = talk("5 6", "", "7", "/clear", "7", flags=["--json", "chat.json"])
     assert code == 0 and out == [first, second, answer(checkpoint, "7")[0]]
     assert second != answer(checkpoint, "7")[0]
     assert re.fullmatch(rf"\({nfe} forward passes, \d+\.\d\d tokens per forward pass, \d+\.\d s\)", err[0])
@@ -48,72 +46,30 @@ def test_answers_know_the_conversation(talk, checkpoint):
     assert len(answers) == 3 and set(answers[0]) == {"text", "nfe", "tokens_per_forward", "num_revisions", "latency_s"}
 
 
-def test_settings_are_changed_on_the_fly(talk, checkpoint):
-    slow, many = answer(checkpoint, "5 6", entropy_threshold=0.0)
-    code, out, err = talk(
-        "/set entropy_threshold 0", "/settings", "5 6", "/set denoising_steps 2", "/reset", "5 6", "/settings"
-    )
-    assert code == 0
-    assert sorted(out[:3]) == ["block_length 4", "entropy_threshold 0.0", "max_new_tokens 8"] and out[3] == slow
-    assert err[:2] == ["entropy_threshold 0", err[1]] and err[1].startswith(f"({many} forward passes")
-    # A commit rule replaces the one there was.
-    assert err[-1].startswith("(2 forward passes") and "denoising_steps 2" in out[5:]
-    assert not any(line.startswith("entropy_threshold") for line in out[5:])
-
-
-def test_none_is_the_setting_of_the_model(talk):
-    _, out, _ = talk("/set max_new_tokens none", "/set entropy_threshold none", "/settings")
-    assert sorted(out) == ["block_length 4", "denoising_steps 256"]
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("/set entropy_threshold x", "Error: `entropy_threshold` must be a number of nats of at least 0 (and at most"),
-        ("/set entropy_threshold -1", "Error: `entropy_threshold` must be a number of nats of at least 0"),
-        ("/set entropy_treshold 0.5", "Error: Unknown setting entropy_treshold. Did you mean `entropy_threshold`?"),
-        ("/set block_length 0", "Error: `block_length` must be a positive integer"),
-        ("/set max_new_tokens 0", "Error: `max_new_tokens` must be a positive integer, got 0."),
-        ("/set eos_token_id 5", "Error: `eos_token_id` cannot be changed here."),
-        ("/set temperature [", "Error: while parsing"),
-        ("/set temperature", "/set needs a name and a value"),
-        ("/foo", "Unknown command /foo. /help shows the commands."),
-        ("/seting", "Unknown command /seting. Did you mean `/settings`? /help shows the commands."),
+        ("/clear", "The conversation is forgotten."),
+        ("/foo", "There is no /foo. /clear forgets the conversation"),
         ("<mask>", "Error: `input_ids` contains the mask token"),
     ],
 )
-def test_mistakes_change_nothing(talk, checkpoint, line, message):
-    code, out, err = talk(line, "5 6")
-    assert code == 0 and err[0].startswith(message)
-    assert out[-1] == answer(checkpoint, "5 6")[0]
+def test_commands_and_mistakes_change_no_answer(talk, checkpoint, line, message):
+    code, out, err = talk(line, "5 6", "exit", "7")
+    assert code == 0 and err[0].startswith(message) and out[-1] == answer(checkpoint, "5 6")[0]
 
 
-def test_an_answer_without_length_is_refused_at_once(talk):
-    code, out, err = talk("5 6", flags=["--max_new_tokens", "0"])
-    assert code == 2 and not out and "`max_new_tokens` must be a positive integer, got 0." in err[-1]
-
-
-def test_clear_and_exit(talk):
-    code, out, err = talk("5 6", "/clear", "5 6", "exit", "7")
-    assert code == 0 and len(out) == 2 and out[0] == out[1] and "The conversation is forgotten." in err
-
-
-def test_help_and_quit(talk):
-    code, out, err = talk("/help", "/quit", "5 6")
-    assert code == 0 and out == chat_module.HELP.splitlines() and not err
-
-
-def test_system_prompt_survives_a_reset(talk, checkpoint):
-    _, out, _ = talk("5 6", "/reset", "5 6", flags=["--system_prompt", "9 9 9"])
+def test_system_prompt_stays_when_the_conversation_is_cleared(talk, checkpoint):
+    _, out, _ = talk("5 6", "/clear", "5 6", flags=["--system_prompt", "9 9 9"])
     assert out == [answer(checkpoint, "9 9 9", "5 6")[0]] * 2
 
 
 def test_a_conversation_that_is_too_long_says_so(talk, checkpoint):
     code, out, err = talk("5 " * 2040, "5 6", "5 " * 2035)
     assert code == 0 and err[0].startswith("Error: The conversation has 2041 tokens and the answer may have 8, ")
-    assert "together more" in err[0] and "Shorten the message; /set max_new_tokens makes" in err[0]
+    assert "together more" in err[0]
     assert out == [answer(checkpoint, "5 6")[0]]  # it is not part of the conversation
-    assert "/reset forgets the conversation; /set" in err[-1]
+    assert "/clear forgets the conversation" in err[-1]
 
 
 def test_an_interruption_stops_the_answer_only(talk, checkpoint, monkeypatch):
@@ -141,7 +97,7 @@ def test_a_model_without_chat_template_cannot_chat(tmp_path, monkeypatch, capsys
     tokenizer = make_tokenizer()
     tokenizer.chat_template = None
     tokenizer.save_pretrained(tmp_path)
-    assert cli.main(["chat", str(tmp_path)]) == 1
+    assert main(["chat", str(tmp_path)]) == 1
     assert "has no chat template: it continues text and cannot chat" in capsys.readouterr().err
 
 
@@ -153,7 +109,7 @@ for descriptor in range(3):
     os.dup2(terminal, descriptor)
 sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w", buffering=1), open(2, "w", buffering=1)
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from hf_dparallel.cli import main
+from hf_dparallel_cli import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -177,15 +133,6 @@ class Session:
         seen, _, self.text = self.text.partition(text)
         return seen
 
-    def interrupt_until(self, text: str) -> None:
-        """Presses ^C until `text` comes: readline misses one that comes between its prompt and its reading."""
-        for _ in range(20):
-            self.send("\x03")
-            with contextlib.suppress(AssertionError):
-                self.read_until(text, seconds=5)
-                return
-        raise AssertionError(f"no {text!r} in {self.text!r}")
-
     def send(self, text: str) -> None:
         os.write(self.terminal, text.encode())
 
@@ -193,7 +140,7 @@ class Session:
 def test_at_a_terminal(checkpoint):
     session = Session("chat", checkpoint, "--max_new_tokens", "1024", "--block_length", "1024")
     try:
-        session.read_until("/help shows the commands.")
+        session.read_until("/clear forgets the conversation")
         session.read_until("> ")
         session.send("5 6\n")
         # A draft, in yellow; then ^C in the middle of a thousand passes.
@@ -201,17 +148,8 @@ def test_at_a_terminal(checkpoint):
         session.send("\x03")
         session.read_until("(stopped)")
         session.read_until("> ")
-        session.interrupt_until("/quit or Ctrl-D ends the program.")
-        for setting in ("block_length 4", "max_new_tokens 8", "entropy_threshold 0.5"):
-            session.send(f"/set {setting}\n")
-            session.read_until(f"\r{setting}\r\n")
-        session.send("/reset\n")
+        session.send("/clear\n")
         session.read_until("The conversation is forgotten.")
-        # What is pasted is one message, however many lines it has.
-        session.send("\033[200~5\n6\033[201~\n")
-        shown = session.read_until("tokens per forward pass")
-        assert "\033[33m" in shown
-        session.read_until("> ")
         session.send("\x04")
         assert session.process.wait(60) == 0
     finally:

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
-from hf_dparallel_cli.models_command import read_published
+from hf_dparallel_cli.models import read_published
 
 from ..helpers import read_json
 

@@ -68,8 +68,8 @@ def test_the_name_that_is_reported_has_the_owner(hub, adapter, hf):
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        ("", 2, "required: --path, --repo_id"),
-        ("folder", 2, "required: --repo_id"),
+        ("", 2, "Missing argument 'PATH'"),
+        ("folder", 2, "Missing argument 'REPO_ID'"),
         ("folder user/name --seed 1", 2, "No such option '--seed'"),
         ("folder user/name", 1, "`folder` is no folder"),
         ("adapter user/student --report missing.json", 1, "missing.json"),

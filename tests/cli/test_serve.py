@@ -16,8 +16,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.cli.serve_models import read_names, served_models
 from hf_dparallel.serving.requests import ServedModel
+from hf_dparallel_cli.serve import read_names, served_models
 
 from ..helpers import make_llada, make_tokenizer, read_json
 from ..processes import Program
@@ -29,7 +29,7 @@ from .helpers import DECODING, answer
 def test_serves_until_it_is_told_to_stop(checkpoint, stop):
     command = ["serve", checkpoint, *DECODING, "--port", "0"]
     command += ["--served_model_name", "tiny", "--api_key", "secret", "--json", "serve.json"]
-    process = Program("import sys\nfrom hf_dparallel import cli\nsys.exit(cli.main(sys.argv[1:]))", *command)
+    process = Program("import sys\nfrom hf_dparallel_cli import main\nsys.exit(main(sys.argv[1:]))", *command)
     try:
         line = next(line for line in process.output if line.startswith("Serving"))
         url, slots = re.fullmatch(
@@ -63,7 +63,7 @@ def test_it_ends_when_the_decoding_has_failed(hf, checkpoint, monkeypatch, tmp_p
     answers: list[int] = []
     monkeypatch.setattr("hf_dparallel.serving.engine.Engine._choose_group", fail)
     monkeypatch.setattr(
-        "hf_dparallel.cli.serve_command.note", lambda text: (tmp_path / "url").write_text(text.split()[3].rstrip(","))
+        "hf_dparallel_cli.serve.note", lambda text: (tmp_path / "url").write_text(text.split()[3].rstrip(","))
     )
     thread = threading.Thread(target=ask)
     thread.start()
@@ -87,7 +87,7 @@ def test_play_opens_the_page_of_the_bundled_models(hf, monkeypatch, flags, scree
     page = SimpleNamespace(
         launch=lambda **settings: launched.append(settings) or (None, "http://127.0.0.1:7860", None)
     )
-    monkeypatch.setattr("hf_dparallel.cli.play_command.make_page", lambda student: page)
+    monkeypatch.setattr("hf_dparallel.inspection.play.make_page", lambda student: page)
     monkeypatch.setenv("DISPLAY", screen)
     assert hf("play", "--port", "7861", *flags)[0] == 0
     (settings,) = launched

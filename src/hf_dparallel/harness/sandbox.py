@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 
 MAX_PROCESSES = 64
@@ -78,7 +79,7 @@ def run_program(program: str, tests: str = "", timeout_s: float = 10.0, max_memo
     }
     given = json.dumps([program, tests, token, limits]).encode()
     with tempfile.TemporaryFile() as output:
-        streams = {"input": given, "stdout": output, "stderr": output}
+        streams: Any = {"input": given, "stdout": output, "stderr": output}
         with contextlib.suppress(subprocess.TimeoutExpired):
             subprocess.run(_command(), **streams, timeout=timeout_s, env=_environment())
         output.seek(0)

@@ -82,7 +82,7 @@ class Pair:
         """Returns an answer after `num_passes`, each token in the colour of its pass, and its cost so far."""
         num_passes = min(num_passes, trace.nfe)
         predicted = trace.predictions[num_passes - 1] if num_passes else {}
-        spans = []
+        spans: list[str] = []
         for position in range(len(trace.tokens)):
             step, text = trace.standing(position, num_passes)
             if text is not None and text.strip() not in self.tokenizer.all_special_tokens:
@@ -116,9 +116,9 @@ def make_page(student: str, questions: Mapping[str, str] = QUESTIONS) -> "gr.Blo
         question = gr.Textbox(next(iter(questions.values())), label="Question")
         gr.Examples(list(questions.values()), question, example_labels=list(questions))
         with gr.Row():
-            rule = {"label": "Entropy threshold", "info": "Decides tokens of at most this entropy (nats)."}
-            canvas = {"label": "Tokens", "info": "Length of the canvas."}
-            both = {"label": "Threshold for the base model, too", "info": "Else one token per pass."}
+            rule: Any = {"label": "Entropy threshold", "info": "Decides tokens of at most this entropy (nats)."}
+            canvas: Any = {"label": "Tokens", "info": "Length of the canvas."}
+            both: Any = {"label": "Threshold for the base model, too", "info": "Else one token per pass."}
             settings = [
                 gr.Slider(0, 3, pair.recipe.entropy_threshold or 0.5, step=0.05, min_width=250, **rule),
                 gr.Slider(32, 512, pair.recipe.max_new_tokens or 128, step=32, min_width=250, **canvas),

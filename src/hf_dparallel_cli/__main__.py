@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""`python -m hf_dparallel.cli` is `hf-dparallel`."""
+"""Runs `hf-dparallel` as `python -m hf_dparallel_cli`, for launchers of several processes."""
 
 import sys
 

@@ -1,20 +1,36 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel models`: lists published checkpoints that load by name."""
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import click
 
-from .command import Flags
+from .options import common_options
 
 
 _FAMILIES = Path(__file__).parents[1] / "hf_dparallel" / "models"
 
 
+@click.command()
+@common_options
+def models_command() -> dict[str, Any]:
+    """List published checkpoints that load by name."""
+    architectures = read_published()
+    formatter = click.HelpFormatter(max_width=110)
+    for row in architectures:
+        heading = f"{row['family']}, attention: {describe_attention(row)}. Checked against {row['checked_against']}"
+        with formatter.section(heading):
+            about = [(each["name"], f"{each['size']}, {each['license']}") for each in row["checkpoints"]]
+            formatter.write_dl(about, col_max=60)
+    click.echo(formatter.getvalue().strip())
+    return {"architectures": architectures}
+
+
 def read_published() -> list[dict[str, Any]]:
     """Returns the architectures and their checkpoints, from `published.toml` in the folder of each family."""
+    import tomllib
+
     files = sorted(_FAMILIES.glob("*/published.toml"))
     return [row for file in files for row in tomllib.loads(file.read_text(encoding="utf-8"))["architectures"]]
 
@@ -25,16 +41,3 @@ def describe_attention(architecture: dict[str, Any]) -> str:
     parts = [architecture["attention"], f"blocks of {block_length}" if block_length else ""]
     parts += ["shifted" if architecture["shift_logits"] else "", f"loaded with {load_with}" if load_with else ""]
     return ", ".join(filter(None, parts))
-
-
-def run(flags: Flags) -> dict[str, Any]:
-    """Prints the checkpoints under the names of their families."""
-    architectures = read_published()
-    formatter = click.HelpFormatter(max_width=110)
-    for row in architectures:
-        heading = f"{row['family']}, attention: {describe_attention(row)}. Checked against {row['checked_against']}"
-        with formatter.section(heading):
-            about = [(each["name"], f"{each['size']}, {each['license']}") for each in row["checkpoints"]]
-            formatter.write_dl(about, col_max=60)
-    click.echo(formatter.getvalue().strip())
-    return {"architectures": architectures}

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""`hf-dparallel train`: certainty-forcing distillation on trajectories."""
+"""Runs `hf-dparallel train`, whose options are the fields of dataclasses."""
 
 import time
 from argparse import SUPPRESS
@@ -24,23 +24,20 @@ from transformers import (
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
+from hf_dparallel.data.dataset import prepare_dataset
+from hf_dparallel.data.prompts import has_texts
+from hf_dparallel.demo import path_of
+from hf_dparallel.environment import require
+from hf_dparallel.generation.compatibility import has_adapter
+from hf_dparallel.hub.files import SUMMARY_NAME
+from hf_dparallel.reports import write_json
+from hf_dparallel.training.config import CertaintyForcingConfig
+from hf_dparallel.training.student import base_model, special_token_id
+from hf_dparallel.training.trainer import CertaintyForcingTrainer
 from hf_dparallel_rules.settings import suggest
 
-from ..data.dataset import prepare_dataset
-from ..data.prompts import has_texts
-from ..demo import path_of
-from ..environment import require
-from ..generation.compatibility import has_adapter
-from ..hub.files import SUMMARY_NAME
-from ..reports import write_json
-from ..training.config import CertaintyForcingConfig
-from ..training.student import base_model, special_token_id
-from ..training.trainer import CertaintyForcingTrainer
-from .console import note, note_progress, say, say_table
+from .console import echo_table, note, note_progress
 from .loading import DEMO, checked_name, load_split
-
-
-EXAMPLE = "Example: hf-dparallel train --model demo --dataset_name runs/data --use_peft --output_dir runs/student"
 
 
 @dataclass
@@ -60,7 +57,7 @@ class StudentArguments(ModelConfig):
 
 @dataclass
 class DataArguments:
-    """Data arguments, and what `hf-dparallel train` makes besides the student."""
+    """Data arguments, and where the figures go."""
 
     dataset_name: str = field(
         metadata={
@@ -85,7 +82,7 @@ class DataArguments:
 
 
 ARGUMENTS = (DataArguments, CertaintyForcingConfig, StudentArguments)
-# Of the fields of transformers and TRL, what `--help` describes; `--help_all` describes all.
+# Of the fields of transformers and TRL, those that `--help` describes.
 _DESCRIBED = {
     *("model_name_or_path", "dtype", "load_in_4bit", "use_peft", "lora_r", "output_dir", "resume_from_checkpoint"),
     *("learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size", "gradient_accumulation_steps"),
@@ -94,18 +91,19 @@ _DESCRIBED = {
 
 
 class Parser(TrlParser):
-    """Parses flags and `--config` as TRL's commands do. Wrong usage is a `click.UsageError`."""
+    """Parses options and `--config` as TRL's commands do. Wrong usage is a `click.UsageError`."""
 
-    def __init__(self, describes_all: bool = True):
+    def __init__(self):
         inherited = {each.name for kind in (TrainingArguments, ModelConfig) for each in fields(kind)}
-        self._hidden = set() if describes_all else inherited - _DESCRIBED
-        about = "Also: --config FILE, a YAML file with any of these flags, and --help_all, which lists all flags."
+        self._hidden = inherited - _DESCRIBED
         super().__init__(
             ARGUMENTS,
             prog="hf-dparallel train",
-            usage="hf-dparallel train [--config FILE] [options]",
-            description=f"Certainty-forcing distillation on trajectories. {about}",
-            epilog=EXAMPLE,
+            usage="hf-dparallel train MODEL [--config FILE] [options]",
+            description="Certainty-forcing distillation on trajectories. --config FILE is a YAML file with any of "
+            "these options. All other fields of `transformers.TrainingArguments` and `trl.ModelConfig` are options, "
+            "too.",
+            epilog="Example: hf-dparallel train demo --dataset_name runs/data --use_peft --output_dir runs/student",
             allow_abbrev=False,
         )
 
@@ -119,7 +117,9 @@ class Parser(TrlParser):
 
 
 def read_arguments(words: Sequence[str]) -> tuple[DataArguments, CertaintyForcingConfig, StudentArguments]:
-    """Returns the settings of data, training and student from words of a command line."""
+    """Returns the settings of data, training and student from words of a command line, MODEL first or by name."""
+    if words and not words[0].startswith("-"):
+        words = ["--model_name_or_path", *words]
     try:
         *arguments, unknown = Parser().parse_args_and_config(words, return_remaining_strings=True)
     except ValueError as error:
@@ -143,36 +143,17 @@ class StepNotes(TrainerCallback):
             note_progress("Training", state.global_step, state.max_steps, self.since, "step", initial=self.before)
 
 
-def main(words: Sequence[str]) -> None:
-    """Runs the command on words of a command line."""
-    if {"-h", "--help", "--help_all", "--help-all"} & {*words}:
-        click.echo(Parser(describes_all=not {"-h", "--help"} & {*words}).format_help())
-        return
-    data, training, student = read_arguments(words)
-    figures = run(data, training, student)
-    if data.json is not None and figures is not None:
-        write_json(figures, data.json)
-
-
-def run(data: DataArguments, training: CertaintyForcingConfig, student: StudentArguments) -> dict[str, Any] | None:
+def train(data: DataArguments, training: CertaintyForcingConfig, student: StudentArguments) -> None:
     """Trains, saves the adapter (or the model) and the tokenizer, and prints the last metrics."""
     # As text, `true` means the last checkpoint of the output folder.
     resumed: Any = training.resume_from_checkpoint
     resumed = {"true": True, "false": None}.get(str(resumed).lower(), resumed)
     if not resumed:
         check_output_dir(training.output_dir)
-    load = partial(load_split, data.dataset_name, data.dataset_config)
-    splits = {"train_dataset": load(data.dataset_train_split)}
-    if training.eval_strategy != "no":
-        splits["eval_dataset"] = load(data.dataset_test_split)
+    splits = load_splits(data, training)
     model, tokenizer = load_student(student)
-    chat: Any = training.chat_template_kwargs  # a dictionary, as the configuration reads it
-    eos_token_id = special_token_id("eos_token_id", model, tokenizer)
-    tokenized = partial(
-        prepare_dataset, processing_class=tokenizer, eos_token_id=eos_token_id, chat_template_kwargs=chat
-    )
     if data.drop_long_rows:
-        splits = {name: drop_long_rows(tokenized(rows, name), training.max_length) for name, rows in splits.items()}
+        splits = {name: drop_long_rows(rows, name, training, model, tokenizer) for name, rows in splits.items()}
     is_raw = has_texts(splits["train_dataset"])
     if is_raw and tokenizer.chat_template is not None:
         note(
@@ -198,11 +179,12 @@ def run(data: DataArguments, training: CertaintyForcingConfig, student: StudentA
     trainer.accelerator.free_memory()
     trainer.accelerator.end_training()
     if not trainer.is_world_process_zero():
-        return None
-    say_table({name: value for name, value in figures.items() if not name.endswith(("_flos", "_per_second"))})
+        return
+    echo_table({name: value for name, value in figures.items() if not name.endswith(("_flos", "_per_second"))})
     command = "generate --raw --prompt TEXT" if is_raw or tokenizer.chat_template is None else "chat"
-    say(f"\nNext: hf-dparallel {command} --model {quote(training.output_dir)}")
-    return figures
+    click.echo(f"\nNext: hf-dparallel {command} --model {quote(training.output_dir)}")
+    if data.json is not None:
+        write_json(figures, data.json)
 
 
 def check_output_dir(folder: str) -> None:
@@ -214,15 +196,13 @@ def check_output_dir(folder: str) -> None:
         )
 
 
-def describe_training(trainer: CertaintyForcingTrainer) -> str:
-    """Describes the trained parameters and the sequences of a step."""
-    args, model = trainer.args, base_model(trainer.model)
-    trained, total = (
-        tqdm.format_sizeof(model.num_parameters(only_trainable=only)).replace("G", "B") for only in (True, False)
-    )
-    num_sequences = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    text = f"Training {trained} of {total} parameters with batches of {num_sequences} sequences."
-    return text if trained != total else f"{text} --use_peft trains an adapter instead."
+def load_splits(data: DataArguments, training: CertaintyForcingConfig) -> dict[str, datasets.Dataset]:
+    """Returns the rows to train on and, if there is an `eval_strategy`, those to evaluate on."""
+    load = partial(load_split, data.dataset_name, data.dataset_config)
+    splits = {"train_dataset": load(data.dataset_train_split)}
+    if training.eval_strategy != "no":
+        splits["eval_dataset"] = load(data.dataset_test_split)
+    return splits
 
 
 def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -246,8 +226,34 @@ def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrain
     return model, tokenizer
 
 
-def drop_long_rows(rows: datasets.Dataset, max_length: int) -> datasets.Dataset:
-    """Returns the rows of at most `max_length` tokens, and logs how many were dropped."""
+def describe_training(trainer: CertaintyForcingTrainer) -> str:
+    """Describes the trained parameters and the sequences of a step."""
+    args, model = trainer.args, base_model(trainer.model)
+    trained, total = (
+        tqdm.format_sizeof(model.num_parameters(only_trainable=only)).replace("G", "B") for only in (True, False)
+    )
+    num_sequences = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    text = f"Training {trained} of {total} parameters with batches of {num_sequences} sequences."
+    return text if trained != total else f"{text} --use_peft trains an adapter instead."
+
+
+def drop_long_rows(
+    rows: datasets.Dataset,
+    split: str,
+    training: CertaintyForcingConfig,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+) -> datasets.Dataset:
+    """Returns the tokenized rows of at most `max_length` tokens, and logs how many were dropped."""
+    chat: Any = training.chat_template_kwargs  # a dictionary, as the configuration reads it
+    rows = prepare_dataset(
+        rows,
+        split,
+        processing_class=tokenizer,
+        eos_token_id=special_token_id("eos_token_id", model, tokenizer),
+        chat_template_kwargs=chat,
+    )
+    max_length = training.max_length
     kept = rows.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= max_length)
     note(f"Dropped {len(rows) - len(kept)} of {len(rows)} rows longer than max_length={max_length}.")
     return kept

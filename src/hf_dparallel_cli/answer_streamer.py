@@ -1,21 +1,23 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""An answer that appears on the terminal while it is decoded: drafts in place, and plain text where there is none."""
+"""Decodes one answer, and shows it on the terminal while it is decoded: drafts in place, elsewhere plain text."""
 
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
-from ..pass_colors import pass_style
-from ..terminal import printable
+from hf_dparallel.generation.configuration import DiffusionGenerationConfig
+from hf_dparallel.pass_colors import pass_style
+from hf_dparallel.terminal import printable
 
 
 class AnswerStreamer(BaseStreamer, AbstractContextManager):
@@ -90,3 +92,40 @@ class AnswerStreamer(BaseStreamer, AbstractContextManager):
     def _write(self, text: str) -> None:
         self._out.write(text)
         self._out.flush()
+
+
+def answer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt_ids: list[int],
+    recipe: DiffusionGenerationConfig,
+    generator: torch.Generator,
+    streamer: AnswerStreamer | None,
+) -> dict[str, Any]:
+    """Decodes an answer to one prompt, and returns its text and what it cost."""
+    start = time.perf_counter()
+    out = model.generate(
+        input_ids=torch.tensor([prompt_ids], device=model.device),
+        generation_config=recipe,
+        streamer=streamer,
+        tokenizer=tokenizer,
+        generator=generator,
+        return_dict_in_generate=True,
+    )
+    seconds = time.perf_counter() - start
+    if streamer is not None and not recipe.is_infilling:
+        streamer.show_passes(out.commit_step[0].tolist(), out.nfe.item())
+    # An infilled prompt is its own answer.
+    begin = 0 if recipe.is_infilling else len(prompt_ids)
+    return {
+        "text": tokenizer.decode(out.sequences[0, begin:], skip_special_tokens=True),
+        **{name: getattr(out, name).item() for name in ("nfe", "tokens_per_forward", "num_revisions")},
+        "latency_s": seconds,
+    }
+
+
+def describe_cost(figures: dict[str, Any]) -> str:
+    """Describes the cost of an answer."""
+    empty = "" if figures["text"] else "Empty answer: "
+    passes = "1 forward pass" if figures["nfe"] == 1 else f"{figures['nfe']} forward passes"
+    return f"{empty}{passes}, {figures['tokens_per_forward']:.2f} tokens per forward pass"

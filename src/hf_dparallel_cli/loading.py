@@ -1,10 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Models, datasets and reward functions by the names that users give them."""
+"""Models, prompts and settings by the names that users give them. Imported by commands when they run."""
 
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -25,18 +25,16 @@ from transformers import (
 )
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, cached_file, find_adapter_config_file
 
-from hf_dparallel_cli.command import Flags
-
-from ..data.folder import MANIFEST_NAME
-from ..data.prompts import has_texts
-from ..data.rewards import REFERENCE_COLUMNS
-from ..data.sources import has_one_split, load_rows
-from ..demo import path_of, word_problem_dataset
-from ..environment import require
-from ..evaluation.sweep import parse_sweep
-from ..generation.configuration import DiffusionGenerationConfig, resolve, special_token_id
-from ..generation.mixin import DiffusionGenerationMixin
-from ..models.foreign import enable_diffusion_generation
+from hf_dparallel.data.folder import MANIFEST_NAME
+from hf_dparallel.data.prompts import has_texts
+from hf_dparallel.data.rewards import REFERENCE_COLUMNS
+from hf_dparallel.data.sources import has_one_split, load_rows
+from hf_dparallel.demo import path_of, word_problem_dataset
+from hf_dparallel.environment import require
+from hf_dparallel.evaluation.sweep import parse_sweep
+from hf_dparallel.generation.configuration import DiffusionGenerationConfig, resolve, special_token_id
+from hf_dparallel.generation.mixin import DiffusionGenerationMixin
+from hf_dparallel.models.foreign import enable_diffusion_generation
 
 
 # The dataset name of the bundled word problems.
@@ -46,43 +44,52 @@ _DEMO_ROWS = 512
 _SMALL_MODEL = 10**7
 
 
-def load_model(flags: Flags, has_workers: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model(
+    model: str,
+    adapter: str | None = None,
+    dtype: str = "auto",
+    device: str | None = None,
+    load_in_4bit: bool = False,
+    attn_implementation: str | None = None,
+    revision: str | None = None,
+    has_workers: bool = False,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Returns the model, on this process's device and with its adapter, and the tokenizer.
 
     Workers, which decode in threads of their own, divide the cores themselves.
     """
-    device = choose_device(flags.device)
-    name = path_of(flags.model)
-    adapter = path_of(flags.adapter) if isinstance(flags.adapter, str) else None  # a server has several
+    chosen_device = choose_device(device)
+    name = path_of(model)
+    adapter = path_of(adapter) if adapter is not None else None
     if adapter is not None:
         with checked_name("adapter", adapter):  # before a large model is loaded
             cached_file(adapter, ADAPTER_CONFIG_NAME)
     weights: dict[str, Any] = {}
-    if flags.load_in_4bit:
+    if load_in_4bit:
         require("load_in_4bit", "bitsandbytes")
-        compute = torch.bfloat16 if flags.dtype == "auto" else getattr(torch, flags.dtype)
+        compute = torch.bfloat16 if dtype == "auto" else getattr(torch, dtype)
         weights["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
         )
     with checked_name("model", name):
-        tokenizer = load_tokenizer(name, flags.revision)
-        model = AutoModelForMaskedLM.from_pretrained(
+        tokenizer = load_tokenizer(name, revision)
+        loaded = AutoModelForMaskedLM.from_pretrained(
             name,
-            device_map=device,
-            dtype=flags.dtype,
-            attn_implementation=flags.attn_implementation,
-            revision=flags.revision or "main",
+            device_map=chosen_device,
+            dtype=dtype,
+            attn_implementation=attn_implementation,
+            revision=revision or "main",
             trust_remote_code=False,
             **weights,
         )
-        if not isinstance(model, DiffusionGenerationMixin):
-            enable_diffusion_generation(model, special_token_id("mask_token_id", model.config, tokenizer))
+        if not isinstance(loaded, DiffusionGenerationMixin):
+            enable_diffusion_generation(loaded, special_token_id("mask_token_id", loaded.config, tokenizer))
     if adapter is not None:
         with checked_name("adapter", adapter):
-            model.load_adapter(adapter)
+            loaded.load_adapter(adapter)
     if not has_workers:
-        _share_cores(model)
-    return model.eval(), tokenizer
+        _share_cores(loaded)
+    return loaded.eval(), tokenizer
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -116,34 +123,35 @@ def as_wrong_usage() -> Iterator[None]:
         raise click.UsageError(str(error)) from error
 
 
-# Returns the name of the swept setting and its values.
-read_sweep = as_wrong_usage()(parse_sweep)
+@as_wrong_usage()
+def read_settings(settings: Mapping[str, Any]) -> DiffusionGenerationConfig:
+    """Returns the decoding settings that were given. The model's recipe has the others."""
+    return DiffusionGenerationConfig(**settings)
 
 
 @as_wrong_usage()
-def read_settings(flags: Flags) -> DiffusionGenerationConfig:
-    """Returns the generation settings of the flags. The model's recipe has the others."""
-    return DiffusionGenerationConfig(**flags.settings)
+def read_sweep(text: str) -> tuple[str, list[Any]]:
+    """Returns the name of the swept setting and its values."""
+    return parse_sweep(text)
 
 
 def resolve_settings(
     model: PreTrainedModel, given: DiffusionGenerationConfig, tokenizer: PreTrainedTokenizerBase
 ) -> DiffusionGenerationConfig:
-    """Returns all generation settings of a command. Errors in the flags are usage errors."""
+    """Returns all decoding settings of a command. Errors in the options are usage errors."""
     with as_wrong_usage() if given.settings() else nullcontext():
         return resolve(model, given, tokenizer)
 
 
-def batch_size(given: int | None = None) -> int:
-    """Returns the number of prompts to decode together, by default one that suits the device."""
-    return given or (16 if torch.cuda.is_available() else 8)
+def default_batch_size() -> int:
+    """Returns a number of prompts to decode together that suits the device."""
+    return 16 if torch.cuda.is_available() else 8
 
 
-def batch_options(flags: Flags | None = None) -> dict[str, Any]:
+def batch_arguments(batch_size: int | None, num_workers: int | None) -> dict[str, int]:
     """Returns the batch size and the number of workers, by default ones that suit the device."""
-    given = flags or Flags(batch_size=None, num_workers=None)
-    num_workers = 1 if torch.cuda.is_available() else min(torch.get_num_threads(), 4)
-    return {"batch_size": batch_size(given.batch_size), "num_workers": given.num_workers or num_workers}
+    workers = 1 if torch.cuda.is_available() else min(torch.get_num_threads(), 4)
+    return {"batch_size": batch_size or default_batch_size(), "num_workers": num_workers or workers}
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -162,18 +170,19 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     return AutoTokenizer.from_pretrained(name, padding_side="left", trust_remote_code=False, **where)
 
 
-def read_prompt(flags: Flags) -> str:
-    """Returns the prompt from the flags, a file or stdin."""
-    source, text = "prompt", flags.prompt
-    if flags.prompt_file is not None:
-        source, text = f"prompt_file={flags.prompt_file}", Path(flags.prompt_file).read_text(encoding="utf-8")
-    elif text is None and sys.stdin.isatty():
+def read_prompt(word: str | None, text: str | None, prompt_file: str | None) -> str:
+    """Returns the prompt, given as an argument, by name or as a file, or read from stdin."""
+    given = [source for source in (word, text, prompt_file) if source is not None]
+    if len(given) > 1:
+        raise click.UsageError("The prompt is given twice: PROMPT, --prompt and --prompt_file are the same. Keep one.")
+    if prompt_file is not None:
+        given = [Path(prompt_file).read_text(encoding="utf-8")]
+    elif not given and sys.stdin.isatty():
         raise click.UsageError("`prompt` is missing. Give it after the model, in quotes, or pipe it into stdin.")
-    elif text is None:
-        source, text = "stdin", sys.stdin.read()
-    if not text.strip():
-        raise click.UsageError(f"`{source}` is empty. Give a text with --prompt TEXT.")
-    return text.rstrip("\n")
+    prompt = given[0] if given else sys.stdin.read()
+    if not prompt.strip():
+        raise click.UsageError("`prompt` is empty. Give a text with --prompt TEXT.")
+    return prompt.rstrip("\n")
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, raw: bool) -> list[int]:
@@ -184,49 +193,60 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, raw: bool) -> l
     return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
 
 
-def load_prompts(flags: Flags, default_split: str) -> datasets.Dataset:
-    """Returns the rows of the dataset, with a column `prompt` from `prompt_column` if it is given."""
-    split = flags.dataset_split or ("train" if has_one_split(flags.dataset) else default_split)
-    dataset = load_split(flags.dataset, flags.dataset_config, split, flags.num_samples)
-    if flags.num_samples is not None:
-        dataset = dataset.select(range(min(flags.num_samples, len(dataset))))
-    _check_columns(flags, dataset.column_names)
-    if flags.answer_column is not None:
-        column = REFERENCE_COLUMNS[flags.reward]
-        dataset = dataset.map(lambda right: {column: right}, input_columns=flags.answer_column)
-    if flags.prompt_column is not None:
-        return dataset.map(_ask, input_columns=flags.prompt_column)
-    if not flags.raw and has_texts(dataset):
-        name = path_of(flags.model)
-        with checked_name("model", name):
-            tokenizer = load_tokenizer(name, flags.revision)
+def load_prompts(
+    source: Mapping[str, Any], data: Mapping[str, Any], reward: str | None, default_split: str
+) -> datasets.Dataset:
+    """Returns the rows of the dataset, with a column `prompt` from `prompt_column` if it is given.
+
+    Args:
+        source (`dict`): the options of the model, whose chat template decides how prompts are to be given.
+        data (`dict`): the options of the data.
+        reward (`str`, *optional*): the reward, whose column the rows must have.
+        default_split (`str`): the split of a dataset with several.
+    """
+    name, num_samples = data["dataset"], data["num_samples"]
+    if name is None:
+        raise click.UsageError("Missing option '--dataset'.")
+    split = data["dataset_split"] or ("train" if has_one_split(name) else default_split)
+    dataset = load_split(name, data["dataset_config"], split, num_samples)
+    if num_samples is not None:
+        dataset = dataset.select(range(min(num_samples, len(dataset))))
+    _check_columns(dataset.column_names, data, reward)
+    if data["answer_column"] is not None:
+        column = REFERENCE_COLUMNS[str(reward)]
+        dataset = dataset.map(lambda right: {column: right}, input_columns=data["answer_column"])
+    if data["prompt_column"] is not None:
+        return dataset.map(_ask, input_columns=data["prompt_column"])
+    if not data["raw"] and has_texts(dataset):
+        path = path_of(source["model"])
+        with checked_name("model", path):
+            tokenizer = load_tokenizer(path, source["revision"])
         if tokenizer.chat_template is not None:
             raise ValueError(
-                f"The column `prompt` of `dataset={flags.dataset}` has texts, but `model={flags.model}` has a chat "
+                f"The column `prompt` of `dataset={name}` has texts, but `model={source['model']}` has a chat "
                 "template. Add --prompt_column prompt to send each text as a user's message, or --raw to continue it."
             )
     return dataset
 
 
-def _check_columns(flags: Flags, columns: list[str]) -> None:
+def _check_columns(columns: list[str], data: Mapping[str, Any], reward: str | None) -> None:
     """Raises a `ValueError` that names all missing columns, and before that an `ImportError` for a missing extra."""
-    if flags.reward == "math":
+    if reward == "math":
         require("reward=math", "math_verify")
-    lacking = []
-    if flags.prompt_column is None and not {"prompt", "messages", "conversations", "conversation"} & set(columns):
-        lacking.append("`prompt` or `messages` (or name the column of the texts: --prompt_column NAME)")
-    elif flags.prompt_column not in (None, *columns):
-        lacking.append(f"`{flags.prompt_column}` (--prompt_column)")
-    reference = REFERENCE_COLUMNS.get(flags.reward or "")
-    if flags.answer_column is not None and reference is None:
-        raise ValueError(f"`answer_column={flags.answer_column}` needs a `reward` that reads it. Remove it.")
-    reference = flags.answer_column or reference
+    missing = []
+    prompts, answers = data["prompt_column"], data["answer_column"]
+    if prompts is None and not {"prompt", "messages", "conversations", "conversation"} & set(columns):
+        missing.append("neither `prompt` nor `messages` (name the column of the texts with --prompt_column)")
+    elif prompts not in (None, *columns):
+        missing.append(f"no `{prompts}` (--prompt_column)")
+    reference = REFERENCE_COLUMNS.get(reward or "")
+    if answers is not None and reference is None:
+        raise ValueError(f"`answer_column={answers}` needs a `reward` that reads it. Remove it.")
+    reference = answers or reference
     if reference not in (None, *columns):
-        lacking.append(
-            f"`{reference}` for `reward={flags.reward}` (or name the column of the answers: --answer_column NAME)"
-        )
-    if lacking:
-        raise ValueError(f"`dataset={flags.dataset}` lacks {', and '.join(lacking)}. Its columns are {columns}.")
+        missing.append(f"no `{reference}` for `reward={reward}` (name the column of the answers with --answer_column)")
+    if missing:
+        raise ValueError(f"`dataset={data['dataset']}` has {', and '.join(missing)}. Its columns are {columns}.")
 
 
 def load_split(

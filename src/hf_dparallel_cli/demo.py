@@ -1,0 +1,31 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel demo`: runs the whole method on the bundled teacher."""
+
+from typing import Any
+
+import click
+
+from .options import COUNT, common_options, output_dir_option
+
+
+@click.command()
+@output_dir_option("Folder for the report, the figure and the adapter.", default="demo_output")
+@click.option("--teacher", type=click.Path(), help="Folder of the teacher. By default the bundled one.")
+@click.option("--seed", type=int, default=0, help="Seed of problems, masks and initialization.")
+@click.option("--num_trajectories", type=COUNT, default=640, help="Problems that the teacher answers.")
+@click.option("--num_train_steps", type=COUNT, default=100, help="Optimizer steps.")
+@click.option("--num_tuning_problems", type=COUNT, default=128, help="Problems for choosing the thresholds.")
+@click.option("--num_problems", type=COUNT, default=400, help="Held-out problems of the comparison.")
+@click.option("--batch_size", type=COUNT, default=16, help="Problems that each worker decodes together.")
+@click.option("--num_workers", type=COUNT, help="Threads that decode in parallel. By default one per core, at most 4.")
+@common_options
+def demo_command(num_workers: int | None, **settings: Any) -> dict[str, Any]:
+    """Distil the bundled teacher and compare it with its student.
+
+    Example: hf-dparallel demo --output_dir demo_output
+    """
+    from hf_dparallel.demo.pipeline import DemoConfig, run_demo
+
+    if num_workers is not None:
+        settings["num_workers"] = num_workers
+    return run_demo(DemoConfig(**settings))

@@ -1,0 +1,43 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel export`: writes a student for a serving engine."""
+
+from typing import Any
+
+import click
+
+from .options import common_options, output_dir_option, settings_options
+
+
+@click.command()
+@click.argument("student", type=click.Path())
+@click.option(
+    "--engine",
+    type=click.Choice(("sglang", "lmdeploy", "transformers")),
+    required=True,
+    help="Engine to export for: SGLang for SDAR and LLaDA2, LMDeploy for SDAR, or 'transformers' for the published "
+    "code of the family.",
+)
+@output_dir_option("New folder for the merged weights, the tokenizer and the engine's settings.", required=True)
+@click.option("--base_model", help="Base model, whose code is copied. By default the one that the student names.")
+@settings_options
+@common_options
+def export_command(
+    student: str, engine: str, output_dir: str, base_model: str | None, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Write a student for a serving engine, or for the published code of its family.
+
+    STUDENT is a model or adapter: its name on the Hub, or a folder. The line that starts the engine is printed.
+
+    Example: hf-dparallel export user/sdar-student --engine sglang --output_dir runs/exported
+    """
+    from hf_dparallel.demo import STUDENT, TEACHER, path_of
+    from hf_dparallel.engines.export import export_for_engine
+
+    from .loading import checked_name, read_settings
+
+    path, given = path_of(student), read_settings(settings)
+    base_model = base_model or (TEACHER if path == STUDENT else None)
+    with checked_name("student", path):
+        launch = export_for_engine(path, engine, output_dir, base_model=base_model, generation_config=given)
+    click.echo(launch)
+    return {"engine": engine, "output_dir": output_dir, "launch": launch}

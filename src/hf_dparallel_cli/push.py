@@ -1,0 +1,94 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel push`: publishes an adapter or a model on the Hub."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .console import echo_table, note
+from .options import common_options, settings_options
+
+
+if TYPE_CHECKING:
+    from hf_dparallel.hub.files import Content
+
+# Shown by a dry run where a push needs the name of the base model.
+_UNNAMED = "NAME-OF-THE-BASE-MODEL"
+
+
+@click.command()
+@click.argument("path", type=click.Path())
+@click.argument("repo_id")
+@click.option("--base_model", help="Hub name of the base model, if it was a folder.")
+@click.option(
+    "--report",
+    type=click.Path(),
+    help="Results for the card: the file of `evaluate --json FILE`, or report.json of `demo`.",
+)
+@click.option(
+    "--example",
+    type=click.Path(),
+    help="Example for the card and its widget: the file of `hf-dparallel generate --json FILE`.",
+)
+@click.option("--dataset_name", help="Hub name of the training data, for the card.")
+@click.option("--license", help="Identifier of the licence for the card, such as 'mit' or 'apache-2.0'.")
+@click.option("--private", is_flag=True, help="Make a new repository private.")
+@click.option("--revision", help="Branch to push to, which is created if necessary. By default 'main'.")
+@click.option("--create_pr", is_flag=True, help="Open a pull request instead of pushing directly.")
+@click.option("--commit_message", help="Message of the commit.")
+@click.option("--dry_run", is_flag=True, help="Run the checks, and show the card and the files, without uploading.")
+@settings_options
+@common_options
+def push_command(
+    path: str,
+    repo_id: str,
+    private: bool,
+    revision: str | None,
+    create_pr: bool,
+    commit_message: str | None,
+    dry_run: bool,
+    settings: dict[str, Any],
+    **on_card: str | None,
+) -> dict[str, Any]:
+    """Publish an adapter or a model on the Hub, with a card.
+
+    PATH is its folder, REPO_ID the name of the repository, such as user/llada-dparallel.
+
+    Example: hf-dparallel push runs/student user/my-student --dry_run
+    """
+    from hf_dparallel.hub.publish import push_model_to_hub
+
+    from .loading import read_settings
+
+    about: dict[str, Any] = {"repo_id": repo_id, "generation_config": read_settings(settings), **on_card}
+    if dry_run:
+        return show(_files_of_model(path, **about), repo_id)
+    how: dict[str, Any] = {"revision": revision, "create_pr": create_pr, "commit_message": commit_message}
+    # As in huggingface_hub, the default of an organization applies.
+    commit = push_model_to_hub(path, **about, **how, private=private or None)
+    figures = {"url": commit.pr_url or commit.commit_url, "commit": commit.oid, "repo_id": commit.repo_url.repo_id}
+    echo_table(figures)
+    return figures
+
+
+def _files_of_model(path: str, **about: Any) -> "dict[str, Content]":
+    from hf_dparallel.hub.facts import ModelFacts
+    from hf_dparallel.hub.publish import files_to_push
+
+    facts = ModelFacts.read(path, **about)
+    if facts.adapter and facts.base_model is None:
+        facts = ModelFacts.read(path, **about | {"base_model": _UNNAMED})
+    return files_to_push(facts)
+
+
+def show(files: "dict[str, Content]", repo_id: str) -> dict[str, Any]:
+    """Prints what would be pushed, and returns the sizes of the files in bytes."""
+    card = files.get("README.md")
+    if isinstance(card, bytes):
+        click.echo(card.decode())
+    sizes = {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in files.items()}
+    echo_table({name: f"{size:,} bytes" for name, size in sizes.items()})
+    if any(isinstance(it, bytes) and _UNNAMED.encode() in it for it in files.values()):
+        note("To push, name the base model on the Hub with `--base_model NAME`; push it first if it is not there.")
+    note(f"Nothing was sent. Not checked: what {repo_id} holds already, and whether you may write to it.")
+    return {"repo_id": repo_id, "files": sizes}

@@ -1,0 +1,26 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel train`: certainty-forcing distillation on trajectories.
+
+Its options are the fields of dataclasses, most of them of transformers and TRL, whose parser reads them.
+"""
+
+import click
+
+from .console import quiet_libraries
+
+
+@click.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True},
+    short_help="Distil a student by certainty forcing.",
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def train_command(words: tuple[str, ...]) -> None:
+    """Runs the command on the words, which the parser of the dataclasses reads."""
+    with quiet_libraries("--quiet" in words):
+        from . import training
+
+        if {"-h", "--help"} & {*words}:
+            click.echo(training.Parser().format_help())
+            return
+        training.train(*training.read_arguments(words))
