@@ -12,7 +12,7 @@ from hf_dparallel import generate_trajectories
 from hf_dparallel.data import folder
 from hf_dparallel.training.checkpoints import last_complete_checkpoint
 
-from ..helpers import lora, make_llada, make_prompts, make_tokenizer, make_trainer, weights_of
+from ..helpers import lora, make_llada, make_prompts, make_rows, make_tokenizer, make_trainer, weights_of
 from ..processes import run_program
 from ..recipes import RECIPE
 
@@ -56,6 +56,47 @@ def test_other_settings_of_a_resumed_run_are_told(tmp_path, caplog):
         "lr_scheduler_type was 'constant' and is 'cosine', mask_ratio was 'random' and is 0.5, "
         "num_sequences was 2 and is 1.\n"
     ) in caplog.text
+
+
+@pytest.mark.parametrize("make", [list, Dataset.from_list, lambda rows: Dataset.from_list(rows).to_iterable_dataset()])
+def test_a_finished_run_takes_no_more_steps(tmp_path, make):
+    """Also in the middle of an epoch, where the Trainer checks after a step."""
+    settings = {"train_dataset": make(make_rows(8)), "peft_config": lora(), "max_steps": 2, **SAVING}
+    first, again = make_trainer(tmp_path, **settings), make_trainer(tmp_path, **settings)
+    first.train()
+    again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == 2 and not (tmp_path / "checkpoint-3").exists()
+    expected = weights_of(first.model)
+    assert all(torch.equal(weight, expected[name]) for name, weight in again.model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"lora_alpha": 64},
+        {"use_rslora": True},
+        {"alpha_pattern": {"q_proj": 2}},
+        {"r": 2},
+        {"target_modules": ["q_proj"]},
+    ],
+)
+def test_another_adapter_is_refused(tmp_path, other):
+    """Its scale is not among the weights, which would then mean something else."""
+    make_trainer(tmp_path, peft_config=lora(), max_steps=1, **SAVING).train()
+    with pytest.raises(ValueError, match=f"checkpoint-1.*{next(iter(other))} was .* and is .*same `peft_config`"):
+        make_trainer(tmp_path, peft_config=lora(**other), **SAVING).train(resume_from_checkpoint=True)
+
+
+def test_a_checkpoint_of_another_kind_is_refused(tmp_path):
+    make_trainer(tmp_path, peft_config=lora(), max_steps=1, **SAVING).train()
+    with pytest.raises(ValueError, match="has an adapter, and this run trains a whole model"):
+        make_trainer(tmp_path, **SAVING).train(resume_from_checkpoint=True)
+
+
+def test_a_checkpoint_without_the_state_of_the_optimizer_is_told(tmp_path, caplog):
+    make_trainer(tmp_path, peft_config=lora(), max_steps=1, save_only_model=True, **SAVING).train()
+    make_trainer(tmp_path, peft_config=lora(lora_dropout=0.1), **SAVING).train(resume_from_checkpoint=True)
+    assert "checkpoint-1' has no state of the optimizer, as with `save_only_model=True`" in caplog.text
 
 
 def test_no_checkpoint_to_go_on_from(tmp_path):

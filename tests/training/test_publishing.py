@@ -139,8 +139,11 @@ def test_a_base_model_in_a_folder_is_refused_before_the_training(hub, tmp_path):
         ({}, {}, {"entropy_threshold": 0.5, "block_length": 8, "max_new_tokens": 16}),
         # A canvas of the teacher's, for which the student was not trained.
         ({"confidence_threshold": 0.7, "max_new_tokens": 256}, {},
-         {"confidence_threshold": 0.7, "max_new_tokens": 16}),
+         {"confidence_threshold": 0.7, "block_length": 8, "max_new_tokens": 16}),
+        # Blocks in which it was not trained; without blocks in the training, the model's stay.
         ({"confidence_threshold": 0.7, "block_length": 4}, {},
+         {"confidence_threshold": 0.7, "block_length": 8, "max_new_tokens": 16}),
+        ({"confidence_threshold": 0.7, "block_length": 4}, {"masking": "random"},
          {"confidence_threshold": 0.7, "block_length": 4, "max_new_tokens": 12}),
         ({"denoising_steps": 64}, {}, {"denoising_steps": 64}),
         # A teacher is not taught to be certain.
@@ -170,6 +173,7 @@ def test_every_saved_folder_says_what_it_is(tmp_path):
     model = AutoModelForMaskedLM.from_pretrained(TEACHER)
     trainer = make_trainer(tmp_path, model, save_strategy="steps", save_steps=1)
     trainer.train()
+    assert not list(tmp_path.glob("*.*"))  # It would look like a saved model.
     trainer.save_model()
     for folder in (tmp_path, tmp_path / "checkpoint-1"):
         summary = json.loads((folder / "training_summary.json").read_text())

@@ -527,6 +527,14 @@ def test_evaluation_data_that_cannot_be_used(tmp_path):
         make_trainer(tmp_path).evaluate(with_lengths((5, 30)))
 
 
+def test_streamed_evaluation_data_is_refused_on_several_processes(tmp_path):
+    """The rows that fill its last batch would count twice."""
+    trainer = make_trainer(tmp_path)
+    trainer._num_processes = 2
+    with pytest.raises(ValueError, match="`eval_dataset` must have a length with several processes"):
+        trainer.evaluate(make_dataset(3).to_iterable_dataset())
+
+
 def test_rows_that_are_no_dataset_cannot_be_tokenized(tmp_path):
     with pytest.raises(TypeError, match="`datasets.Dataset` to be tokenized, got list"):
         text_trainer(tmp_path, [{"prompt": "a", "completion": "b"}])
@@ -640,7 +648,14 @@ def test_target_modules_that_match_nothing(tmp_path, target_modules, parts):
 
 @pytest.mark.parametrize(
     ("target_modules", "count"),
-    [(["q_proj"], 2), (["layers.0.mlp.up_proj"], 1), (r".*self_attn\.[qv]_proj", 4), ("all-linear", 14), (None, 14)],
+    [
+        (["q_proj"], 2),
+        ("q_proj", 2),
+        (["layers.0.mlp.up_proj"], 1),
+        (r".*self_attn\.[qv]_proj", 4),
+        ("all-linear", 14),
+        (None, 14),
+    ],
 )
 def test_target_modules_that_match(tmp_path, target_modules, count):
     config = lora(target_modules=target_modules, task_type="CAUSAL_LM")

@@ -9,9 +9,10 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import sort_checkpoints
-from transformers.utils import logging
+from transformers.utils import ADAPTER_CONFIG_NAME, logging
 
 from ..hub.files import SUMMARY_NAME
+from .student import adapter_folder
 
 
 logger = logging.get_logger(__name__)
@@ -36,6 +37,44 @@ def _is_complete(checkpoint: Path) -> bool:
     except (OSError, ValueError, SafetensorError):
         return False
     return True
+
+
+def check_resumable(checkpoint: str, model: Any) -> None:
+    """Raises a `ValueError` if a checkpoint has another adapter than the model, or if only one of them has one.
+
+    Warns if it has no state of the optimizer to go on with.
+    """
+    name, adapters = adapter_folder(model), getattr(model, "peft_config", None) or {}
+    path = Path(checkpoint, name, ADAPTER_CONFIG_NAME)
+    if path.is_file() != bool(adapters):
+        kinds = ("an adapter", "a whole model") if path.is_file() else ("a whole model", "an adapter")
+        raise ValueError(
+            f"{checkpoint!r} has {kinds[0]}, and this run trains {kinds[1]}. Resume it as it was trained."
+        )
+    if adapters:
+        before = _adapter_settings(json.loads(path.read_text()))
+        now = _adapter_settings(adapters.get(name or "default", next(iter(adapters.values()))).to_dict())
+        changed = [
+            f"{key} was {before[key]!r} and is {now[key]!r}" for key in now if before.get(key, now[key]) != now[key]
+        ]
+        if changed:
+            raise ValueError(
+                f"The adapter of {checkpoint!r} is not that of this run: {', '.join(changed)}. Its weights would mean "
+                "something else. Resume with the same `peft_config`, or train anew."
+            )
+    if not any(any(Path(checkpoint).glob(pattern)) for pattern in ("optimizer*", "global_step*")):
+        logger.warning(
+            f"{checkpoint!r} has no state of the optimizer, as with `save_only_model=True`: its moments, the schedule "
+            "of the learning rate and random numbers begin anew, so the run is not the one without a break."
+        )
+
+
+def _adapter_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns what the weights of an adapter mean, without facts of its file and of its training."""
+    others = ("auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type")
+    settings = {name: value for name, value in config.items() if name not in (*others, "lora_dropout")}
+    # Files have lists for sets and tuples.
+    return {name: sorted(x) if isinstance(x, list | set | tuple) else x for name, x in settings.items()}
 
 
 def warn_of_changes(checkpoint: str, summary: dict[str, Any]) -> None:

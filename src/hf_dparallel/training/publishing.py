@@ -102,8 +102,9 @@ class PublishingMixin(Trainer):
             folder = Path(output_dir or self.args.output_dir)
             # It tells paths of this machine, and nothing reads it.
             (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
-            # A push during the training takes the weights of the checkpoint, and all else from `output_dir`.
-            self._write_companions(folder, Path(self.args.output_dir))
+            # A push during the training takes the weights of the checkpoint, and all else from `output_dir`, which
+            # would look like a saved model otherwise.
+            self._write_companions(folder, *([Path(self.args.output_dir)] if self.args.push_to_hub else []))
 
     def _write_companions(self, folder: Path, *copies: Path, model_name: str | None = None, **kwargs) -> None:
         """Writes the recipe, the training summary and the card."""

@@ -39,16 +39,17 @@ def student_recipe(trainer: Any) -> DiffusionGenerationConfig:
     if model.attention != "full":
         recipe = recipe.updated(block_origin=masks["block_origin"] or model.block_origin)
     rule = recipe.commit_rule()
-    if rule is None:
-        # The paper's threshold, for students of its method; what is not taught to be certain is a teacher.
-        threshold = 0.5 if trainer.args.certainty_weight else None
-        recipe = recipe.updated(entropy_threshold=threshold, block_length=masks["block_length"])
-    elif rule == "denoising_steps":
+    if rule == "denoising_steps":
         return recipe  # steps of a canvas of its own
+    if rule is None and trainer.args.certainty_weight:
+        # A student that is not taught to be certain is a teacher, and gets no threshold.
+        recipe = recipe.updated(entropy_threshold=0.5)
+    if recipe.block_length is None or masks["masking"] != "random":
+        recipe = recipe.updated(block_length=masks["block_length"])
     if trainer.train_dataset is None:
         return recipe
-    block_length = recipe.block_length or masks["block_length"]
-    return recipe.updated(max_new_tokens=-(-trainer.longest_completion // block_length) * block_length)
+    num_blocks = -(-trainer.longest_completion // recipe.block_length)
+    return recipe.updated(max_new_tokens=num_blocks * recipe.block_length)
 
 
 def training_summary(trainer: Any) -> dict[str, Any]:
@@ -67,10 +68,12 @@ def training_summary(trainer: Any) -> dict[str, Any]:
     return {
         # A folder of this machine says nothing to others.
         "base_model": hub_name(base.config.name_or_path),
+        "base_revision": getattr(base.config, "_commit_hash", None),
         "architecture": type(base).__name__,
         # Whether it decodes without `enable_diffusion_generation`.
         "is_native": base.is_native,
         "shift_logits": base.shift_logits,
+        "attention": base.attention,
         # `filter_trajectories` writes it.
         "dataset_description": getattr(getattr(dataset, "info", None), "description", ""),
         "num_sequences": len(dataset) if has_length(dataset) else None,

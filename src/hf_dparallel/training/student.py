@@ -109,7 +109,8 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
     if isinstance(model, PeftModel) or has_adapter(model):
         raise ValueError(
             "`peft_config` was passed with a model that has an adapter already. Pass `peft_config=None` to train that "
-            "adapter (loaded with `is_trainable=True`), or `model.merge_and_unload()` to add a new one on top of it."
+            "adapter (loaded with `is_trainable=True`); or, to add one on top of it, save the model of "
+            "`model.merge_and_unload()`, and load that folder."
         )
     if peft_config.is_prompt_learning:
         raise ValueError(
@@ -125,6 +126,9 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
     if hasattr(peft_config, "target_modules"):
         if peft_config.target_modules is None:
             peft_config.target_modules = getattr(model, "target_modules", "all-linear")
+        if isinstance(peft_config.target_modules, str) and peft_config.target_modules.isidentifier():
+            # A name as text, which PEFT would read as a pattern of whole paths.
+            peft_config.target_modules = [peft_config.target_modules]
         check_target_modules(model, peft_config.target_modules)
     with warnings.catch_warnings():
         # It asks transformers for something by its old name.

@@ -30,7 +30,7 @@ from transformers.utils import CONFIG_NAME
 from ..data.dataset import TRAINING_COLUMNS, prepare_dataset
 from ..models.base import MaskedDiffusionModel
 from .block_collator import BlockCausalCollator
-from .checkpoints import all_finite, last_complete_checkpoint, warn_of_changes
+from .checkpoints import all_finite, check_resumable, last_complete_checkpoint, warn_of_changes
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
 from .default_collator import MaskingCallback, check_collator, default_collator
@@ -153,6 +153,7 @@ class CertaintyForcingTrainer(PublishingMixin):
         data_collator = data_collator or default_collator(args, model, processing_class)
         self._eval_collator = data_collator
         self._num_views = getattr(data_collator, "num_views", 1)
+        self._num_processes = args.world_size
         callbacks = list(callbacks or [])
         rules: dict[str, Any] = {"processing_class": processing_class}
         rules["chat_template_kwargs"] = args.chat_template_kwargs
@@ -219,7 +220,14 @@ class CertaintyForcingTrainer(PublishingMixin):
                     f"them: `dataset[{list(dataset)[0 if is_training else -1]!r}]`."
                 )
             return {key: self._prepare_dataset(part, f"{name}[{key!r}]") for key, part in dataset.items()}
-        return None if dataset is None else prepare_dataset(dataset, name, **self._row_rules)
+        if dataset is None:
+            return None
+        if name != "train_dataset" and self._num_processes > 1 and not has_length(dataset):
+            raise ValueError(
+                f"`{name}` must have a length with several processes, which fill up the last batch of a stream with "
+                "rows that would count twice. Read it into a `datasets.Dataset`, or evaluate in one process."
+            )
+        return prepare_dataset(dataset, name, **self._row_rules)
 
     @functools.cached_property
     def longest_completion(self) -> int:
@@ -356,12 +364,13 @@ class CertaintyForcingTrainer(PublishingMixin):
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
                 The checkpoint to resume from. `True` is the last complete one in `output_dir`, so a run that was
-                killed while it saved can be resumed. A warning names the settings that differ.
+                killed while it saved can be resumed. A warning names the settings that differ. A run that has taken
+                all its steps takes no more.
             kwargs:
                 Further arguments of [`~transformers.Trainer.train`].
 
         Raises:
-            ValueError: if there is no checkpoint to resume from.
+            ValueError: if there is no checkpoint to resume from, or it has another adapter than the model.
             FloatingPointError: if the training diverges. All checkpoints are from before that.
         """
         if resume_from_checkpoint is True:
@@ -372,6 +381,7 @@ class CertaintyForcingTrainer(PublishingMixin):
                     "to its end, and there is none. Train without it."
                 )
         if resume_from_checkpoint:
+            check_resumable(resume_from_checkpoint, self.model)
             warn_of_changes(resume_from_checkpoint, training_summary(self))
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         if not all_finite(self.model):
@@ -413,6 +423,8 @@ class CertaintyForcingTrainer(PublishingMixin):
 
     def _init_training_state(self, max_steps, num_update_steps, num_epochs, checkpoint, trial) -> tuple[int, int]:
         trained = super()._init_training_state(max_steps, num_update_steps, num_epochs, checkpoint, trial)
+        if self.state.global_step >= max_steps:
+            return num_epochs, 0  # nothing is left to do, where the Trainer would go on within the epoch
         # The Trainer takes all steps on streamed data, whose passes have an unknown length, for one pass.
         if not self.state.global_step or num_epochs != sys.maxsize:
             return trained
