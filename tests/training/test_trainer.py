@@ -672,10 +672,10 @@ def test_adapters_that_cannot_be_trained(tmp_path):
     with pytest.raises(TypeError, match="`peft_config` .*got dict"):
         make_trainer(tmp_path, peft_config={"r": 4})
     for config, message in [
-        (PromptTuningConfig(num_virtual_tokens=2), "is a PromptTuningConfig: prompt learning puts virtual tokens"),
-        (lora(init_lora_weights="pissa"), "cannot be loaded: with `init_lora_weights='pissa'` PEFT changes"),
+        (PromptTuningConfig(num_virtual_tokens=2), "`peft_config` is a PromptTuningConfig: prompt learning puts"),
+        (lora(init_lora_weights="pissa"), "With `init_lora_weights='pissa'` PEFT changes"),
     ]:
-        with pytest.raises(ValueError, match=f"`peft_config` .*{message}"):
+        with pytest.raises(ValueError, match=message):
             make_trainer(tmp_path, peft_config=config)
     adapted = get_peft_model(make_llada(), lora(target_modules=["q_proj"]))
     with pytest.raises(ValueError, match="Pass `peft_config=None`"):
@@ -717,7 +717,7 @@ def test_an_adapter_with_new_tokens_says_how_it_is_loaded(tmp_path):
     model.resize_token_embeddings(70)
     trainer = make_trainer(tmp_path, model, peft_config=lora(modules_to_save=["embed_tokens", "lm_head"]))
     trainer.save_model()
-    with pytest.raises(ValueError, match=r"`model.resize_token_embeddings\(70\)`"):
+    with pytest.raises(ValueError, match=r"\[70, .*`model.resize_token_embeddings`"):
         AutoModelForMaskedLM.from_pretrained(tmp_path)
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "base")
     loaded.resize_token_embeddings(70)

@@ -250,8 +250,8 @@ def _inject(
     if problem:
         raise ValueError(
             f"The adapter {source!r} does not fit {type(model).__name__}: {problem}. Was it trained on another "
-            "architecture or size? In the names of this model, `target_modules` must be the modules that its weights "
-            "are for. Load the model anew before the next adapter."
+            "architecture or size? Load the model anew, and call `model.resize_token_embeddings` first if its "
+            "vocabulary was resized."
         )
 
 

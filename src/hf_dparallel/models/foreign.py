@@ -32,7 +32,8 @@ def enable_diffusion_generation(
     Args:
         model ([`~transformers.PreTrainedModel`]):
             A model whose output has `logits` of shape `(batch_size, sequence_length, vocab_size)`. One that ignores
-            its `attention_mask` decodes prompts of one length together, and others one at a time.
+            `attention_mask`, or takes no `position_ids` from 0, decodes prompts of one length together, and others one
+            at a time.
         mask_token_id (`int`, *optional*):
             Id of the mask token. Defaults to the one of `model.config`.
         shift_logits (`bool`, *optional*, defaults to `False`):
@@ -46,7 +47,7 @@ def enable_diffusion_generation(
         The same model.
 
     Raises:
-        ValueError: if no mask token is known, or a short run shows that the model has another attention, or is random.
+        ValueError: if no mask token is known, or a short run shows that the model has another attention.
 
     ```python
     >>> from transformers import AutoModelForMaskedLM
@@ -68,15 +69,22 @@ def enable_diffusion_generation(
             "(`tokenizer.mask_token_id`)."
         )
     block_length = SETTINGS["block_length"].read(block_length)
-    hides_padding = check_inputs(model)
-    first = first_position(model)
-    has_masks = first is not None and takes_visibility(model)
-    check_attention(model, block_length, has_masks)
+    if any(not 1e-6 < frequencies.max() <= 1 for path, frequencies in model.named_buffers() if "inv_freq" in path):
+        raise ValueError(
+            f"The rotary frequencies of {type(model).__name__} are lost: transformers 5 does not load such buffers of "
+            "remote code for transformers 4. Use a class of transformers, or the release that its code is for."
+        )
+    # Probed by what a change of one token changes.
+    takes_positions = _takes_positions(model)
+    is_seen = torch.tensor([[0, 1, 1, 1]] * 2, device=model.device)
+    hides_padding = not any(_reactions(model, 0, is_seen)[1:]) and takes_positions
+    has_masks = takes_positions and _takes_visibility(model)
+    _check_attention(model, block_length, has_masks)
     previous = getattr(model, "generation_config", None)
     config = DiffusionGenerationConfig.from_dict(previous.to_dict() if previous else {})
     if not isinstance(model, DiffusionGenerationMixin):
         model.__class__ = _with_diffusion_generation(type(model))  # type: ignore[arg-type]
-    model.shift_logits, model.first_position, model.takes_visibility = shift_logits, first, has_masks
+    model.shift_logits, model.takes_positions, model.takes_visibility = shift_logits, takes_positions, has_masks
     model.attention, model.hides_padding = "full", hides_padding
     if block_length is not None:
         # A model that counts blocks by itself would count padding, too.
@@ -102,33 +110,25 @@ def _new_model(cls: type) -> PreTrainedModel:
     return new_class.__new__(new_class)
 
 
-@torch.no_grad()
-def first_position(model: PreTrainedModel) -> int | None:
-    """Returns the `position_ids` entry of a first token: RoBERTa counts up from the padding token's id.
+def _takes_positions(model: PreTrainedModel) -> bool:
+    """Returns whether `position_ids` from 0 mean to a model what it counts by itself (to RoBERTa they do not).
 
-    Decoding gives the positions itself, so that they do not depend on the tokens: by itself RoBERTa counts neither the
-    padding before a prompt nor a padding token that was decoded. `None` means that the model takes no positions, or
-    has to count them itself, in yet another way.
+    Otherwise it counts them, padding included, so that only rows of one length can be decoded together.
     """
-    padding = getattr(model.config.get_text_config(), "pad_token_id", None)
-    tokens = [token for token in range(min(8, vocabulary_size(model))) if token != padding][:4]
-    input_ids = torch.tensor([tokens], device=model.device)
-    if "position_ids" not in accepted_inputs(model, {"position_ids": input_ids}):
-        return None
-    expected = _logits(model, input_ids=input_ids)
-    for first in (0, (padding or 0) + 1):
-        position_ids = torch.arange(first, first + len(tokens), device=model.device)[None]
-        if torch.allclose(_logits(model, input_ids=input_ids, position_ids=position_ids), expected, atol=1e-4):
-            return first
-    return None
+    input_ids = torch.arange(2, 6, device=model.device)[None] % vocabulary_size(model)
+    position_ids = torch.arange(4, device=model.device)[None]
+    if "position_ids" not in accepted_inputs(model, {"position_ids": position_ids}):
+        return False
+    logits, given = _logits(model, input_ids=input_ids), _logits(model, input_ids=input_ids, position_ids=position_ids)
+    return torch.allclose(logits, given, atol=1e-4)
 
 
-def takes_visibility(model: PreTrainedModel) -> bool:
+def _takes_visibility(model: PreTrainedModel) -> bool:
     """Returns whether a 4-D mask decides for each position of a model which others it sees."""
     try:
         mask = _dense_mask(model, lambda row, head, query, key: (key > 0) | (query == 0), 4)
         return not any(_reactions(model, 0, mask)[1:])
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         # Any of these, for a mask that the class does not expect.
         return False
 
@@ -138,27 +138,8 @@ def _dense_mask(model: PreTrainedModel, is_visible: Visibility, length: int) -> 
     return make_attention_mask(config, is_visible, shape, dtype=model.dtype, device=model.device)
 
 
-def check_inputs(model: PreTrainedModel) -> bool:
-    """Checks that a model runs on tokens and a padding mask, and returns whether it hides the padding."""
-    name = type(model).__name__
-    if any(not 1e-6 < frequencies.max() <= 1 for path, frequencies in model.named_buffers() if "inv_freq" in path):
-        raise ValueError(
-            f"The rotary frequencies of {name} are lost: transformers 5 does not load such buffers of remote code for "
-            "transformers 4. Use a class of transformers, or the release that the code was written for."
-        )
-    seen = torch.ones(2, 4, dtype=torch.long, device=model.device)
-    seen[:, 0] = 0
-    try:
-        return not any(_reactions(model, 0, seen)[1:])
-    except (IndexError, RuntimeError, TypeError) as error:
-        raise ValueError(
-            f"{name} does not run on `input_ids` and `attention_mask` of shape (rows, length): {error}. Wrap its "
-            "forward pass in a class that does."
-        ) from error
-
-
-def check_attention(model: PreTrainedModel, block_length: int | None, has_masks: bool) -> None:
-    """Runs a model to check that its first position sees the last one of its block, and none sees beyond."""
+def _check_attention(model: PreTrainedModel, block_length: int | None, has_masks: bool) -> None:
+    """Raises a `ValueError` unless the first position sees the last one of its block, and none sees beyond."""
     name = type(model).__name__
     # Longer than any blocks, and half of what the model takes: some count positions up from the padding's id.
     block = block_length or min(96, (longest_sequence(model) or 192) // 2)
@@ -166,11 +147,11 @@ def check_attention(model: PreTrainedModel, block_length: int | None, has_masks:
     mask: Any = torch.ones(2, length, dtype=torch.long, device=model.device)
     if block_length is not None and has_masks:
         mask = _dense_mask(model, lambda row, head, query, key: key // block <= query // block, length)
-    of_last = _reactions(model, block - 1, mask)
-    if block_length is not None and (not of_last[0] or any(_reactions(model, block, mask)[:block])):
+    sees_last = _reactions(model, block - 1, mask)[0]
+    if block_length is not None and (not sees_last or any(_reactions(model, block, mask)[:block])):
         rule = f"is not the block of {name}: its positions do not react to all of it and to nothing after"
         raise SettingError("block_length", block_length, rule, "Give the one that the model was trained with.")
-    if not of_last[0]:
+    if not sees_last:
         raise ValueError(
             f"{name} is causal: its first position does not react to the last one, so it cannot fill in masks. Give "
             "its `block_length` if blocks see themselves. Diffusion models that are published as Llama or Qwen load "
@@ -178,26 +159,25 @@ def check_attention(model: PreTrainedModel, block_length: int | None, has_masks:
         )
 
 
-@torch.no_grad()
 def _reactions(model: PreTrainedModel, place: int, attention_mask: torch.Tensor) -> list[bool]:
     """Returns for each position whether changing the token at `place` changes its logits beyond rounding."""
     input_ids = torch.zeros(2, attention_mask.shape[-1], dtype=torch.long, device=model.device)
     input_ids[1, place] = min(7, vocabulary_size(model) - 1)
     logits = _logits(model, input_ids=input_ids, attention_mask=attention_mask)
-    again = _logits(model, input_ids=input_ids.flip(0), attention_mask=attention_mask)
-    if logits is None or again is None:
-        raise ValueError(
-            f"{type(model).__name__} has no head: its output has no `logits`. Load it with `AutoModelForMaskedLM`."
-        )
     # Differences by the place in a batch, or by GPU kernels.
-    rounding = (logits - again.flip(0)).abs().max()
-    if rounding > 0.1 * logits.abs().max():
-        raise ValueError(
-            f"{type(model).__name__} predicts something else each time that it is called with a sequence."
-        )
+    rounding = (
+        (logits - _logits(model, input_ids=input_ids.flip(0), attention_mask=attention_mask).flip(0)).abs().max()
+    )
     return ((logits[0] - logits[1]).abs().amax(dim=-1) > rounding).tolist()
 
 
-def _logits(model: PreTrainedModel, **inputs: torch.Tensor) -> torch.Tensor | None:
-    with evaluation_mode(model):
-        return getattr(model(**accepted_inputs(model, inputs)), "logits", None)
+@torch.no_grad()
+def _logits(model: PreTrainedModel, **inputs: torch.Tensor) -> torch.Tensor:
+    try:
+        with evaluation_mode(model):
+            return model(**accepted_inputs(model, inputs)).logits
+    except (AttributeError, RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"{type(model).__name__} does not give `logits` for `input_ids` and `attention_mask`: {error}. Load it "
+            "with `AutoModelForMaskedLM`, or wrap its forward pass in a class that does."
+        ) from error

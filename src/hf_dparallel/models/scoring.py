@@ -26,8 +26,8 @@ class ScoringMixin:
     # Whether the logits of its forward pass at position i - 1 score token i, as in models that started from an
     # autoregressive checkpoint.
     shift_logits = False
-    # The position of a first token, or `None` if the forward pass is to find the positions by itself.
-    first_position: int | None = 0
+    # Whether the forward pass is given positions, which count from 0; otherwise it finds them by itself.
+    takes_positions = True
 
     def score(
         self,
@@ -50,9 +50,8 @@ class ScoringMixin:
         """
         forward = self.__call__ if forward is None else forward  # type: ignore[operator]
         positions = inputs.get("position_ids")
-        if positions is not None:
-            counted = {} if self.first_position is None else {"position_ids": positions + self.first_position}
-            inputs = {name: value for name, value in inputs.items() if name != "position_ids"} | counted
+        if not self.takes_positions:
+            inputs = {name: value for name, value in inputs.items() if name != "position_ids"}
         logits = forward(**accepted_inputs(self, inputs)).logits
         if self.shift_logits:
             logits = shift_predictions(logits, positions)
