@@ -213,13 +213,12 @@ def test_labels_give_the_cross_entropy(make_model):
     assert output.loss.dtype == torch.float32 and output.loss == expected
 
 
-@MAKERS
-def test_gradient_accumulation_of_the_trainer(make_model, tmp_path):
+def test_gradient_accumulation_of_the_trainer(tmp_path):
     """The Trainer hands the number of labels of all accumulated batches to models that take keyword arguments."""
     rows = [{"input_ids": torch.arange(2, 12) + k, "labels": torch.arange(2, 12) + k} for k in range(4)]
     weights = []
     for batch_size in (1, 4):
-        model = make_model()
+        model = make_llada()
         args = TrainingArguments(
             str(tmp_path),
             per_device_train_batch_size=batch_size,

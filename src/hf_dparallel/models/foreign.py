@@ -165,9 +165,8 @@ def _reactions(model: PreTrainedModel, place: int, attention_mask: torch.Tensor)
     input_ids[1, place] = min(7, vocabulary_size(model) - 1)
     logits = _logits(model, input_ids=input_ids, attention_mask=attention_mask)
     # Differences by the place in a batch, or by GPU kernels.
-    rounding = (
-        (logits - _logits(model, input_ids=input_ids.flip(0), attention_mask=attention_mask).flip(0)).abs().max()
-    )
+    again = _logits(model, input_ids=input_ids.flip(0), attention_mask=attention_mask).flip(0)
+    rounding = (logits - again).abs().max()
     return ((logits[0] - logits[1]).abs().amax(dim=-1) > rounding).tolist()
 
 
