@@ -26,7 +26,7 @@ PROMPT = torch.tensor([[2, 3, 4]])
 VALUES = {
     "max_new_tokens": st.sampled_from([16, 24, 33]),
     "block_length": st.sampled_from([4, 8, 32]),
-    "block_origin": st.just("sequence"),
+    "block_origin": st.sampled_from(["sequence", "answer"]),
     "max_active_blocks": st.just(1),
     "suffix_length": st.integers(0, 40),
     "revocation_threshold": st.just(0.0),
@@ -85,11 +85,12 @@ def test_the_strategies_know_every_setting():
 class WithAdapter:
     """A model as `resolve` sees it: its config and its recipes."""
 
-    attention = "full"
-    noise = "mask"
+    block_length, block_origin = 4, "answer"
+    is_native, training = True, False
 
-    def __init__(self, recipes):
+    def __init__(self, recipes, attention="full"):
         self.config = make_llada().config
+        self.attention = attention
         self._recipes = recipes
 
     def recipes(self):
@@ -102,15 +103,18 @@ def first_explicit(name, sources):
 
 
 @settings(max_examples=80, deadline=None)
-@given(layers(), st.none() | layers(), st.none() | layers(), layers())
-def test_the_first_explicit_value_counts(keywords, config, adapter, base):
+@given(layers(), st.none() | layers(), st.none() | layers(), layers(), st.sampled_from(["full", "block_causal"]))
+def test_the_first_explicit_value_counts(keywords, config, adapter, base, attention):
     sources = [layer for layer in (keywords, config, adapter, base) if layer is not None]
     recipes = [DiffusionGenerationConfig(**layer) for layer in sources[1 + (config is not None) :]]
-    model = WithAdapter(recipes)
+    model = WithAdapter(recipes, attention)
+    defaults = {name: setting.default for name, setting in SETTINGS.items()}
+    if attention != "full":
+        defaults |= {"block_length": 4, "block_origin": "answer", "cache_implementation": "block"}
     given_config = DiffusionGenerationConfig(**config) if config is not None else None
     rule = next((name for source in sources for name in source if name in RULES), None)
     length, block = (first_explicit(name, sources) for name in ("max_new_tokens", "block_length"))
-    length, block = length or 256, block or 32
+    length, block = length or 256, block or defaults["block_length"]
     if rule == "denoising_steps" and not -(-length // block) <= first_explicit(rule, sources) <= length:
         with refuses("denoising_steps"):
             resolve(model, given_config, **keywords)
@@ -118,7 +122,7 @@ def test_the_first_explicit_value_counts(keywords, config, adapter, base):
     resolved = resolve(model, given_config, **keywords)
     for name in VALUES.keys() - {"mask_token_id", "eos_token_id", "pad_token_id", "suffix_length"}:
         expected = first_explicit(name, sources)
-        assert getattr(resolved, name) == (SETTINGS[name].default if expected is None else expected), name
+        assert getattr(resolved, name) == (defaults[name] if expected is None else expected), name
     assert resolved.commit_rule() == (rule or "denoising_steps")
     assert getattr(resolved, resolved.commit_rule()) == (first_explicit(rule, sources) if rule else length)
     # The first source that says whether tokens are sampled; as a keyword, with the temperature of a recipe.
@@ -132,7 +136,8 @@ def test_the_first_explicit_value_counts(keywords, config, adapter, base):
     # The first source that names a cache or turns it off; `use_cache=True` says nothing.
     cached = ["cache_implementation" in s or s.get("use_cache") is False for s in sources]
     first = cached.index(True) if any(cached) else len(sources) - 1
-    assert resolved.cache_implementation == sources[first].get("cache_implementation", "none")
+    named = sources[first].get("cache_implementation", "none") if any(cached) else defaults["cache_implementation"]
+    assert resolved.cache_implementation == named
     # Below it, what approximates for speed belongs to another cache.
     assert resolved.suffix_length == first_explicit("suffix_length", sources[: first + 1])
 
