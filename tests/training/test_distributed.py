@@ -145,9 +145,9 @@ trainer.accelerator.end_training()
 @pytest.mark.parametrize(
     ("family", "changes", "rough"),
     [
-        ("llada", [], {"rtol": 1e-4, "atol": 1e-5}),
         ("llada2", ["fsdp_state_dict_type=SHARDED_STATE_DICT"], {"rtol": 1e-4, "atol": 1e-5}),
-        ("sdar", ["accelerate_mixed_precision=bf16"], {"rtol": 0.1, "atol": 0.05}),
+        pytest.param("llada", [], {"rtol": 1e-4, "atol": 1e-5}, marks=pytest.mark.slow),
+        pytest.param("sdar", ["accelerate_mixed_precision=bf16"], {"rtol": 0.1, "atol": 0.05}, marks=pytest.mark.slow),
     ],
 )
 def test_two_processes_that_share_the_weights_train_the_model_of_one(tmp_path, family, changes, rough):

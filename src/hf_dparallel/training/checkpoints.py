@@ -47,7 +47,7 @@ def check_resumable(checkpoint: str, model: Any) -> None:
     name, adapters = adapter_folder(model), getattr(model, "peft_config", None) or {}
     path = Path(checkpoint, name, ADAPTER_CONFIG_NAME)
     if path.is_file() != bool(adapters):
-        kinds = ("an adapter", "a whole model") if path.is_file() else ("a whole model", "an adapter")
+        kinds = ("an adapter", "a whole model") if path.is_file() else ("no adapter", "an adapter")
         raise ValueError(
             f"{checkpoint!r} has {kinds[0]}, and this run trains {kinds[1]}. Resume it as it was trained."
         )
@@ -72,7 +72,8 @@ def check_resumable(checkpoint: str, model: Any) -> None:
 def _adapter_settings(config: dict[str, Any]) -> dict[str, Any]:
     """Returns what the weights of an adapter mean, without facts of its file and of its training."""
     others = ("auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type")
-    settings = {name: value for name, value in config.items() if name not in (*others, "lora_dropout")}
+    others = (*others, "init_lora_weights", "lora_dropout")
+    settings = {name: value for name, value in config.items() if name not in others}
     # Files have lists for sets and tuples.
     return {name: sorted(x) if isinstance(x, list | set | tuple) else x for name, x in settings.items()}
 
@@ -81,10 +82,11 @@ def warn_of_changes(checkpoint: str, summary: dict[str, Any]) -> None:
     """Warns of settings in which the run of a checkpoint differs from this one, which has the `summary`."""
     path, mine = Path(checkpoint, SUMMARY_NAME), json.dumps(summary)
     summaries = map(json.loads, (path.read_text() if path.is_file() else mine, mine))
-    before, now = ({"num_sequences": facts["num_sequences"], **facts["settings"]} for facts in summaries)
+    names = ("architecture", "attention", "base_model", "num_sequences", "shift_logits")
+    before, now = ({name: facts.get(name) for name in names} | facts["settings"] for facts in summaries)
     # Batches are compared by the Trainer, which finds their size anew with `auto_find_batch_size`.
-    names = (before | now).keys() - {"steps", "batch_size"}
-    changed = sorted(name for name in names if before.get(name) != now.get(name))
+    compared = (before | now).keys() - {"steps", "batch_size"}
+    changed = sorted(name for name in compared if before.get(name) != now.get(name))
     if changed:
         values = ", ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in changed)
         logger.warning(f"The run of {checkpoint!r} had other settings, and goes on with yours: {values}.")
