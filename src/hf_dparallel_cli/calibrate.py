@@ -9,25 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .console import make_folder
-from .options import (
-    COUNT,
-    batch_options,
-    common_options,
-    data_options,
-    model_options,
-    output_dir_option,
-    reward_option,
-    settings_options,
-)
+from .options import COUNT, batch_options, common_options, data_options, model_options, reward_option, settings_options
 
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from hf_dparallel.evaluation.calibration import Trial
     from hf_dparallel.evaluation.decoding import Evaluation
-    from hf_dparallel.generation.configuration import DiffusionGenerationConfig
 
 _FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
 
@@ -35,34 +24,13 @@ _FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
 @click.command()
 @model_options
 @data_options
-@reward_option
-@output_dir_option(
-    "Folder for the recipe, generation_config.json, for instance the folder of the adapter.", required=True
-)
+@reward_option()
+@click.option("--output_dir", type=click.Path(), required=True, help="Folder for the recipe, such as the adapter's.")
+@click.option("--max_accuracy_drop", type=_FRACTION, default=0.01, help="Largest loss of accuracy; 0.01 is a point.")
+@click.option("--confidence", type=_FRACTION, default=0.9, help="Probability of staying within that loss.")
+@click.option("--sweep", default="entropy_threshold=0.1:1.0:0.1", metavar="SETTING=VALUES", help="Values to try.")
 @click.option(
-    "--max_accuracy_drop",
-    type=_FRACTION,
-    default=0.01,
-    help="Largest acceptable loss of accuracy against one token per pass; 0.01 is one point.",
-)
-@click.option(
-    "--confidence",
-    type=_FRACTION,
-    default=0.9,
-    help="Probability of staying within that loss, on prompts of this kind.",
-)
-@click.option(
-    "--sweep",
-    default="entropy_threshold=0.1:1.0:0.1",
-    metavar="SETTING=VALUES",
-    help="Setting to choose, and its values.",
-)
-@click.option(
-    "--block_lengths",
-    type=COUNT,
-    multiple=True,
-    help="Block length to try the values with; may be given several times. The first is that of the reference, one "
-    "token per pass. By default the recipe's.",
+    "--block_lengths", type=COUNT, multiple=True, help="Block length to try them with. May be given several times."
 )
 @click.option("--seed", type=int, default=0, help="Seed for splitting the prompts into two halves.")
 @batch_options
@@ -73,21 +41,19 @@ def calibrate_command(
     data: dict[str, Any],
     reward: str,
     output_dir: str,
-    max_accuracy_drop: float,
-    confidence: float,
     sweep: str,
     block_lengths: tuple[int, ...],
-    seed: int,
     batches: dict[str, Any],
     settings: dict[str, Any],
+    **promise: Any,
 ) -> dict[str, Any]:
-    """Find the fastest decoding settings that keep the accuracy.
+    """Find the fastest decoding settings that keep the accuracy of one token per pass.
 
     All values of --sweep are tried on one half of the prompts, and the promising ones confirmed on the other half.
 
     Example: hf-dparallel calibrate demo-student --dataset demo --max_accuracy_drop 0.02 --output_dir runs/recipe
     """
-    from hf_dparallel import __version__
+    from hf_dparallel import DiffusionGenerationConfig, __version__
     from hf_dparallel.data.rewards import REFERENCE_COLUMNS, get_reward
     from hf_dparallel.evaluation.calibration import calibrate, check_num_prompts
     from hf_dparallel.evaluation.decoding import evaluate_answers
@@ -96,32 +62,41 @@ def calibrate_command(
     from hf_dparallel.hashes import dataset_hash
     from hf_dparallel.hub.files import CALIBRATION_NAME
     from hf_dparallel.reports import write_json
+    from hf_dparallel_rules.settings import settings_of
 
-    from .loading import batch_arguments, load_model, load_prompts, read_sweep
+    from .loading import batch_arguments, load_model, load_prompts, read_sweep, resolve_settings
 
     setting, values = read_sweep(sweep)
     lengths = [{"block_length": length} for length in block_lengths] or [{}]
     candidates: list[dict[str, Any]] = [{**length, setting: value} for length, value in product(lengths, values)]
     dataset = load_prompts(source, data, reward, default_split="train")
     reward_function = get_reward(reward, dataset)
-    splits = split_in_half(dataset, seed)
-    check_num_prompts(len(splits["calibration"]), max_accuracy_drop, confidence)
+    splits = split_in_half(dataset, promise["seed"])
+    tolerance = promise["max_accuracy_drop"], promise["confidence"]
+    check_num_prompts(len(splits["calibration"]), *tolerance)
     make_folder(output_dir)
     model, tokenizer = load_model(**source, has_workers=True)
-    reference, recipes = recipes_to_try(model, tokenizer, candidates, settings)
+    recipes = {
+        describe(each): resolve_settings(model, DiffusionGenerationConfig(**settings | each), tokenizer)
+        for each in candidates
+    }
+    original = next(iter(recipes.values())).one_token_per_pass()
+    names = ("block_length", *settings_of("rule"))
+    reference = {name: value for name, value in original.settings().items() if name in names}
+    recipes = {describe(reference): original, **recipes}
     batches = batch_arguments(**batches)
 
     def evaluate(split: str, settings: Mapping[str, Any]) -> "Evaluation":
-        answerer = Answerer(model, tokenizer, recipes[describe(settings)], seed=seed, **batches)
+        answerer = Answerer(model, tokenizer, recipes[describe(settings)], seed=promise["seed"], **batches)
         return evaluate_answers(answerer, splits[split], reward_function, f"{split}, {describe(settings)}")
 
-    best, trials = calibrate(evaluate, candidates, reference, max_accuracy_drop, confidence)
+    best, trials = calibrate(evaluate, candidates, reference, *tolerance)
     click.echo(trials_table(trials))
     if best is None:
-        raise ValueError(_failure(trials, len(splits["confirmation"]), max_accuracy_drop, confidence))
+        raise ValueError(_failure(trials, len(splits["confirmation"]), *tolerance))
     record = {
         **{name: value for name, value in vars(best).items() if name != "settings"},
-        **{"max_accuracy_drop": max_accuracy_drop, "confidence": confidence, "seed": seed},
+        **promise,
         "reference": reference,
         "reward": reward,
         "data": dataset_hash(dataset, ["prompt", "messages", REFERENCE_COLUMNS[reward]]),
@@ -134,28 +109,6 @@ def calibrate_command(
     given = " ".join(f"--{name} {value}" for name, value in best.settings.items())
     click.echo(f"\n{describe(best.settings)} keeps the accuracy and is written to {output_dir}. As options: {given}.")
     return {"recipe": best.settings, **record, "trials": [vars(trial) for trial in trials]}
-
-
-def recipes_to_try(
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    candidates: Sequence[dict[str, Any]],
-    given: dict[str, Any],
-) -> "tuple[dict[str, Any], dict[str, DiffusionGenerationConfig]]":
-    """Returns the settings of the reference, and by description the whole recipes of all that is decoded with."""
-    from hf_dparallel.generation.configuration import DiffusionGenerationConfig
-    from hf_dparallel_rules.settings import settings_of
-
-    from .loading import resolve_settings
-
-    recipes = {
-        describe(settings): resolve_settings(model, DiffusionGenerationConfig(**given | settings), tokenizer)
-        for settings in candidates
-    }
-    original = next(iter(recipes.values())).one_token_per_pass()
-    told = ("block_length", *settings_of("rule"))
-    reference = {name: value for name, value in original.settings().items() if name in told}
-    return reference, {describe(reference): original, **recipes}
 
 
 def split_in_half(dataset: "Dataset", seed: int) -> "dict[str, Dataset]":

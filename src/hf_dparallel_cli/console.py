@@ -4,10 +4,9 @@
 import logging
 import os
 import sys
-import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -25,28 +24,11 @@ def note(text: str) -> None:
         click.echo(text, err=True)
 
 
-def note_progress(title: str, done: int, total: int, since: float, unit: str, **more: Any) -> None:
-    """Notes what a bar of tqdm would show, its speed and the time left among it, where no terminal shows one."""
-    from tqdm import tqdm
-
-    if not sys.stderr.isatty():
-        note(tqdm.format_meter(done, total, time.monotonic() - since, ncols=0, prefix=title, unit=unit, **more))
-
-
 def echo_table(figures: Mapping[str, Any]) -> None:
     """Prints names and values in two columns."""
     width = max(map(len, figures))
     for name, value in figures.items():
-        click.echo(f"{name:{width}}  {to_text(value)}")
-
-
-def to_text(value: Any) -> str:
-    """Writes a figure as text: a number with four digits, a list with commas."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list):
-        return ", ".join(map(to_text, value)) or "none"
-    return str(value)
+        click.echo(f"{name:{width}}  {value:.4g}" if isinstance(value, float) else f"{name:{width}}  {value}")
 
 
 def make_folder(path: str | Path | None, option: str = "output_dir") -> None:
@@ -59,21 +41,39 @@ def make_folder(path: str | Path | None, option: str = "output_dir") -> None:
         raise OSError(f"`{option}={path}` cannot be made: {error.strerror}. Name another folder.") from error
 
 
+class Lines:
+    """A stream in which each state of a progress bar has a line of its own."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text.replace("\r", "\n"))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 @contextmanager
 def quiet_libraries(is_quiet: bool) -> Iterator[None]:
-    """Silences progress bars in files, and warnings of libraries that users cannot act on, while a command runs."""
+    """Slows down progress bars in files, and silences warnings that users cannot act on, while a command runs."""
     click.get_current_context().meta[_QUIET] = is_quiet
-    # Bars appear after a second, not while a small model loads. Those of datasets would interrupt ours at each shard.
+    # Bars appear after a second, not while a small model loads, and in files every 30 seconds in a line of their own.
     variables = {"TQDM_DELAY": os.environ.get("TQDM_DELAY", "1"), "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+    stream = sys.stderr
     if is_quiet:
-        variables["TRANSFORMERS_VERBOSITY"] = "error"
-    if is_quiet or not sys.stderr.isatty():
-        variables |= dict.fromkeys(("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"), "1")
+        variables |= {"TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    elif not stream.isatty():
+        variables |= {
+            "TQDM_MININTERVAL": os.environ.get("TQDM_MININTERVAL", "30"),
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        }
+        stream = Lines(stream)
     before, logger = dict(os.environ), logging.getLogger("bitsandbytes")
     level = logger.level
     try:
         os.environ.update(variables)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(stream):
             if not os.environ.get("HF_DPARALLEL_DEBUG"):
                 for category in (FutureWarning, DeprecationWarning, UserWarning):
                     warnings.filterwarnings("ignore", category=category, module=_LIBRARIES)

@@ -8,15 +8,13 @@ from typing import Any
 import click
 
 from .console import echo_table
-from .options import COUNT, common_options, output_dir_option
+from .options import COUNT, common_options
 
 
 @click.command()
 @click.argument("model", type=click.Path())
-@output_dir_option("New folder for the model, its tokenizer and card.", required=True)
-@click.option(
-    "--block_length", type=COUNT, help="Tokens of a block, for block-causal attention. By default attention is full."
-)
+@click.option("--output_dir", type=click.Path(), required=True, help="New folder for the model and its tokenizer.")
+@click.option("--block_length", type=COUNT, help="Tokens of a block, for block-causal attention. By default full.")
 @common_options
 def convert_command(model: str, output_dir: str, block_length: int | None) -> dict[str, Any]:
     """Turn an autoregressive model into a masked diffusion model to train.

@@ -5,27 +5,25 @@ from typing import Any
 
 import click
 
-from .options import COUNT, common_options, output_dir_option
+from .options import COUNT, common_options
 
 
 @click.command()
-@output_dir_option("Folder for the report, the figure and the adapter.", default="demo_output")
+@click.option("--output_dir", type=click.Path(), default="demo_output", help="Folder for report, figure and adapter.")
 @click.option("--teacher", type=click.Path(), help="Folder of the teacher. By default the bundled one.")
 @click.option("--seed", type=int, default=0, help="Seed of problems, masks and initialization.")
-@click.option("--num_trajectories", type=COUNT, default=640, help="Problems that the teacher answers.")
-@click.option("--num_train_steps", type=COUNT, default=100, help="Optimizer steps.")
+@click.option("--num_trajectories", type=COUNT, default=640, help="Problems that the teacher answers for training.")
+@click.option("--num_train_steps", type=COUNT, default=100, help="Optimizer steps of the distillation.")
 @click.option("--num_tuning_problems", type=COUNT, default=128, help="Problems for choosing the thresholds.")
 @click.option("--num_problems", type=COUNT, default=400, help="Held-out problems of the comparison.")
 @click.option("--batch_size", type=COUNT, default=16, help="Problems that each worker decodes together.")
-@click.option("--num_workers", type=COUNT, help="Threads that decode in parallel. By default one per core, at most 4.")
+@click.option("--num_workers", type=COUNT, help="Threads that decode. By default one per core, at most 4.")
 @common_options
-def demo_command(num_workers: int | None, **settings: Any) -> dict[str, Any]:
+def demo_command(**settings: Any) -> dict[str, Any]:
     """Distil the bundled teacher and compare it with its student.
 
     Example: hf-dparallel demo --output_dir demo_output
     """
     from hf_dparallel.demo.pipeline import DemoConfig, run_demo
 
-    if num_workers is not None:
-        settings["num_workers"] = num_workers
-    return run_demo(DemoConfig(**settings))
+    return run_demo(DemoConfig(**{name: value for name, value in settings.items() if value is not None}))

@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from .console import to_text
 from .options import common_options
 
 
@@ -17,5 +16,5 @@ def env_command() -> dict[str, Any]:
 
     environment = describe_environment()
     for name, value in environment.items():
-        click.echo(f"- {name}: {to_text(value)}")
+        click.echo(f"- {name}: {', '.join(value) or 'none' if isinstance(value, list) else value}")
     return environment

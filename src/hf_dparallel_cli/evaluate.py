@@ -14,7 +14,6 @@ from .options import (
     data_options,
     grouped,
     model_options,
-    output_dir_option,
     reward_option,
     seed_option,
     settings_options,
@@ -24,66 +23,29 @@ from .options import (
 if TYPE_CHECKING:
     from hf_dparallel.generation.configuration import DiffusionGenerationConfig
 
-
 tasks_options = grouped(
     "tasks",
-    {
-        "tasks": click.option(
-            "--tasks",
-            multiple=True,
-            help="Evaluate on these tasks of the lm-evaluation-harness, separated by commas, instead of on a dataset.",
-        ),
-        "include_path": click.option(
-            "--include_path", type=click.Path(), help="Folder with more tasks, as YAML files."
-        ),
-        "num_fewshot": click.option(
-            "--num_fewshot", type=click.IntRange(0), help="Solved examples in each prompt of a task."
-        ),
-        "limit": click.option(
-            "--limit",
-            type=click.FloatRange(0, min_open=True),
-            help="Use only the first N samples of each task; below 1, this fraction of them.",
-        ),
-        "apply_chat_template": click.option(
-            "--apply_chat_template", is_flag=True, help="Apply the chat template to the prompts of tasks."
-        ),
-        "system_instruction": click.option(
-            "--system_instruction", help="Text at the beginning of each prompt of a task."
-        ),
-        "fewshot_as_multiturn": click.option(
-            "--fewshot_as_multiturn/--no_fewshot_as_multiturn",
-            default=None,
-            help="Give solved examples as turns of the chat. By default with a chat template.",
-        ),
-        "gen_kwargs": click.option(
-            "--gen_kwargs", help="More settings for tasks: name=value,... They override tasks and options."
-        ),
-        "mc_num": click.option("--mc_num", type=COUNT, default=128, help="Masked samples for each log-likelihood."),
-        "check_greedy": click.option(
-            "--check_greedy",
-            is_flag=True,
-            help="For log-likelihoods, decode to find out whether an answer is the greedy one.",
-        ),
-        "confirm_run_unsafe_code": click.option(
-            "--confirm_run_unsafe_code",
-            is_flag=True,
-            help="Let tasks run programs that the model writes without bubblewrap, too.",
-        ),
-    },
+    click.option("--tasks", help="Instead of a dataset, use these tasks of lm-eval, separated by commas."),
+    click.option("--include_path", type=click.Path(), help="With --tasks: folder with more tasks, as YAML files."),
+    click.option("--num_fewshot", type=click.IntRange(0), help="With --tasks: solved examples in each prompt."),
+    click.option("--limit", type=click.FloatRange(0, min_open=True), help="With --tasks: only the first N samples."),
+    click.option("--apply_chat_template", is_flag=True, help="With --tasks: apply the chat template to prompts."),
+    click.option("--mc_num", type=COUNT, default=128, help="With --tasks: samples for a log-likelihood."),
+    click.option("--confirm_run_unsafe_code", is_flag=True, help="Run programs of the model without bubblewrap, too."),
 )
 
 
 @click.command()
 @model_options
 @data_options
-@reward_option
-@output_dir_option("Folder for report.json, report.md and, with --sweep, curves.png.")
+@reward_option()
+@click.option("--output_dir", type=click.Path(), help="Folder for report.json, report.md and curves of --sweep.")
 @click.option(
     "--sweep",
     multiple=True,
     metavar="SETTING=VALUES",
-    help="Setting to try at several values, one curve of accuracy against speed: entropy_threshold=0.1:1.0:0.1 "
-    "(from, to, step) or denoising_steps=16,32,64. May be given several times.",
+    help="Values to try: entropy_threshold=0.1:1.0:0.1 (from, to, step) or denoising_steps=16,32,64. May be given "
+    "several times; each makes a curve of accuracy against speed.",
 )
 @tasks_options
 @batch_options
@@ -91,15 +53,7 @@ tasks_options = grouped(
 @seed_option
 @common_options
 def evaluate_command(
-    source: dict[str, Any],
-    data: dict[str, Any],
-    reward: str,
-    output_dir: str | None,
-    sweep: tuple[str, ...],
-    tasks: dict[str, Any],
-    batches: dict[str, Any],
-    settings: dict[str, Any],
-    seed: int,
+    data: dict[str, Any], reward: str, sweep: tuple[str, ...], tasks: dict[str, Any], **how: Any
 ) -> dict[str, Any] | None:
     """Measure accuracy and cost of decoding, on a dataset or on benchmarks.
 
@@ -107,20 +61,20 @@ def evaluate_command(
 
     Example: hf-dparallel evaluate demo-student --dataset demo --num_samples 64
     """
-    if not tasks["tasks"]:
-        return evaluate_dataset(source, data, reward, output_dir, sweep, batches, settings, seed)
+    if tasks["tasks"] is None:
+        return evaluate_dataset(data, reward, sweep, **how)
     given = [name for name, value in (("dataset", data["dataset"]), ("sweep", sweep)) if value]
     if given:
         raise click.UsageError(f"`{given[0]}` and `tasks` are both given. Remove one.")
-    return evaluate_tasks(source, output_dir, batches["batch_size"], settings, seed, **tasks)
+    return evaluate_tasks(**tasks, **how)
 
 
 def evaluate_dataset(
-    source: dict[str, Any],
     data: dict[str, Any],
     reward: str,
-    output_dir: str | None,
     sweep: Sequence[str],
+    source: dict[str, Any],
+    output_dir: str | None,
     batches: dict[str, Any],
     settings: dict[str, Any],
     seed: int,
@@ -188,50 +142,39 @@ def recipes_to_try(
 
 
 def evaluate_tasks(
-    source: dict[str, Any],
-    output_dir: str | None,
-    batch_size: int | None,
-    settings: dict[str, Any],
-    seed: int,
-    *,
-    tasks: Sequence[str],
+    tasks: str,
     include_path: str | None,
     confirm_run_unsafe_code: bool,
-    gen_kwargs: str | None,
     mc_num: int,
-    check_greedy: bool,
+    source: dict[str, Any],
+    output_dir: str | None,
+    batches: dict[str, Any],
+    settings: dict[str, Any],
+    seed: int,
     **options: Any,
 ) -> dict[str, Any] | None:
-    """Prints scores and costs, and writes results and samples. `options` say how the harness makes prompts."""
+    """Prints scores and costs, and writes results and samples. `options` say how lm-eval makes prompts."""
     from hf_dparallel.environment import join_processes, require
 
-    from .loading import default_batch_size, load_model, read_settings
+    from .loading import batch_arguments, load_model, read_settings
 
     read_settings(settings)
-    names = [name for text in tasks for name in text.split(",") if name]
-    if not names:
-        raise click.UsageError("`tasks` must have a name, if it is given.")
     require("evaluate --tasks", "lm_eval")
     from lm_eval.utils import make_table
 
     from hf_dparallel.harness.model import DiffusionHarnessLM
     from hf_dparallel.harness.run import TaskRunner, scores_of
 
-    settings = settings_of_tasks(settings, gen_kwargs)
     state = join_processes()
-    if options["fewshot_as_multiturn"] is None:
-        options["fewshot_as_multiturn"] = options["apply_chat_template"]
+    options["fewshot_as_multiturn"] = options["apply_chat_template"]
     runner = TaskRunner(source["model"], include_path, confirm_run_unsafe_code, output_dir, **options)
-    names = runner.load(names)
+    names = runner.load([name for name in tasks.split(",") if name])
     model, tokenizer = load_model(**source)
-    lm = DiffusionHarnessLM(
-        model,
-        tokenizer=tokenizer,
-        mc_num=mc_num,
-        check_greedy=check_greedy,
-        seed=seed,
-        batch_size=batch_size or default_batch_size(),
-    )
+    size = batch_arguments(**batches)["batch_size"]
+    lm = DiffusionHarnessLM(model, tokenizer=tokenizer, mc_num=mc_num, seed=seed, batch_size=size)
+    if settings.get("temperature"):
+        # Most tasks ask for the likeliest tokens.
+        settings["do_sample"] = True
     results = runner.run(lm, names, settings)
     # Processes that end without it may abort.
     state.destroy_process_group()
@@ -244,17 +187,3 @@ def evaluate_tasks(
         note(f"Written to {output_dir}")
     scores = {name: scores_of(results, name) for name in results["results"]}
     return {"model": source["model"], "adapter": source["adapter"], "settings": settings, "results": scores}
-
-
-def settings_of_tasks(settings: dict[str, Any], gen_kwargs: str | None) -> dict[str, Any]:
-    """Returns the decoding settings of all tasks; refuses an unknown one, or one out of range."""
-    from lm_eval.utils import simple_parse_args_string
-
-    from hf_dparallel.harness.request_settings import check_gen_kwargs
-
-    settings = settings | simple_parse_args_string(gen_kwargs)
-    if settings.get("temperature"):
-        # Most tasks ask for the likeliest tokens.
-        settings.setdefault("do_sample", True)
-    check_gen_kwargs(settings)
-    return settings

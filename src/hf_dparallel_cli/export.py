@@ -5,19 +5,16 @@ from typing import Any
 
 import click
 
-from .options import common_options, output_dir_option, settings_options
+from .options import common_options, settings_options
+
+
+_ENGINE_HELP = "SGLang for SDAR and LLaDA2, LMDeploy for SDAR, transformers for the published code of a family."
 
 
 @click.command()
 @click.argument("student", type=click.Path())
-@click.option(
-    "--engine",
-    type=click.Choice(("sglang", "lmdeploy", "transformers")),
-    required=True,
-    help="Engine to export for: SGLang for SDAR and LLaDA2, LMDeploy for SDAR, or 'transformers' for the published "
-    "code of the family.",
-)
-@output_dir_option("New folder for the merged weights, the tokenizer and the engine's settings.", required=True)
+@click.option("--engine", type=click.Choice(("sglang", "lmdeploy", "transformers")), required=True, help=_ENGINE_HELP)
+@click.option("--output_dir", type=click.Path(), required=True, help="New folder for the merged weights.")
 @click.option("--base_model", help="Base model, whose code is copied. By default the one that the student names.")
 @settings_options
 @common_options

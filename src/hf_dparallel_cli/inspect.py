@@ -30,30 +30,20 @@ _NUM_PASSES, _NUM_TOKENS = 16, 160
 @click.command()
 @model_options
 @prompt_options
-@click.option(
-    "--output_file",
-    type=click.Path(),
-    help="Write an HTML page to step through the decode in a browser. Without it, every pass is printed.",
-)
-@click.option(
-    "--figures",
-    type=click.Path(),
-    help="Draw how certainty grows over --dataset, into this folder, instead of showing one decode.",
-)
+@click.option("--output_file", type=click.Path(), help="Write an HTML page. Without it, every pass is printed.")
+@click.option("--figures", type=click.Path(), help="Draw into this folder how certainty grows over --dataset.")
 @data_options
 @batch_options
 @settings_options
 @seed_option
 @common_options
 def inspect_command(
-    source: dict[str, Any],
     prompt: dict[str, Any],
     output_file: str | None,
     figures: str | None,
     data: dict[str, Any],
     batches: dict[str, Any],
-    settings: dict[str, Any],
-    seed: int,
+    **how: Any,
 ) -> dict[str, Any]:
     """Step through a decode, in the terminal or on a page, or draw how certainty grows over a dataset.
 
@@ -62,17 +52,17 @@ def inspect_command(
     if figures is None:
         if data["dataset"] is not None:
             raise click.UsageError("`dataset` needs `figures`. Add --figures FOLDER.")
-        return inspect_prompt(source, prompt, data["raw"], output_file, settings, seed)
+        return inspect_prompt(prompt, data["raw"], output_file, **how)
     if output_file is not None or any(prompt.values()):
         raise click.UsageError("`figures` are of a dataset, not of a prompt. Remove one.")
-    return draw_figures(source, data, figures, batches, settings, seed)
+    return draw_figures(data, figures, batches, **how)
 
 
 def inspect_prompt(
-    source: dict[str, Any],
     prompt: dict[str, Any],
     raw: bool,
     output_file: str | None,
+    source: dict[str, Any],
     settings: dict[str, Any],
     seed: int,
 ) -> dict[str, Any]:
@@ -99,10 +89,10 @@ def inspect_prompt(
 
 
 def draw_figures(
-    source: dict[str, Any],
     data: dict[str, Any],
     figures: str,
     batches: dict[str, Any],
+    source: dict[str, Any],
     settings: dict[str, Any],
     seed: int,
 ) -> dict[str, Any]:

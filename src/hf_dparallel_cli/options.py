@@ -3,7 +3,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any, get_args
@@ -18,130 +18,34 @@ from .console import quiet_libraries
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 COUNT, PORT = click.IntRange(1), click.IntRange(0, 2**16 - 1)
-DEVICE_DTYPES = click.Choice(("auto", "bfloat16", "float16", "float32"))
-# The settings of decoding that change an answer, and that a word on the command line can give.
+DTYPES = click.Choice(("auto", "bfloat16", "float16", "float32"))
+REWARDS = ("numeric", "math")
+# The settings of decoding that change an answer, and that words on the command line can give.
 DECODING_SETTINGS = [
-    name
-    for name, setting in SETTINGS.items()
+    setting
+    for setting in SETTINGS.values()
     if setting.changes_answer and setting.type in (int, float, bool, str, list[int], list[str])
 ]
-REWARDS = ("numeric", "math")
-RIGHT = (
-    "When an answer is correct. 'numeric': its last number equals the last number of the column 'answer'. 'math': it "
-    "equals the column 'solution' (needs math-verify)."
-)
 
 
-def grouped(argument: str, options: Mapping[str, Decorator]) -> Decorator:
-    """Returns a decorator that adds options, given by name, and passes their values as one dictionary."""
+def grouped(argument: str, *options: Decorator) -> Decorator:
+    """Returns a decorator that adds options, and passes their values as one dictionary."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        names: list[str] = []
+
         @wraps(function)
         def run(**values: Any) -> Any:
-            group = {name: values.pop(name) for name in options}
-            return function(**{argument: group}, **values)
+            return function(**{argument: {name: values.pop(name) for name in names}}, **values)
 
+        others = len(getattr(function, "__click_params__", ()))
         decorated: Callable[..., Any] = run
-        for option in reversed([*options.values()]):
+        for option in reversed(options):
             decorated = option(decorated)
+        names += [param.name for param in vars(decorated)["__click_params__"][others:]]
         return decorated
 
     return decorate
-
-
-# `source`: arguments of `loading.load_model`.
-_BASE = {
-    "model": click.argument("model", type=click.Path()),
-    "dtype": click.option(
-        "--dtype",
-        type=DEVICE_DTYPES,
-        default="auto",
-        help="Data type of the weights. 'auto' is the one of the checkpoint.",
-    ),
-    "device": click.option(
-        "--device", help="Device to run on: 'cpu', 'cuda', 'cuda:1' ... By default a GPU if there is one."
-    ),
-    "load_in_4bit": click.option(
-        "--load_in_4bit", is_flag=True, help="Load the weights in 4 bits (needs bitsandbytes)."
-    ),
-    "attn_implementation": click.option(
-        "--attn_implementation", help="Attention implementation: 'sdpa', 'eager', 'flex_attention' ..."
-    ),
-    "revision": click.option("--revision", help="Branch, tag or commit of the model on the Hub. By default 'main'."),
-}
-_ADAPTER = click.option(
-    "--adapter",
-    type=click.Path(),
-    help="Adapter to load into the model: its name on the Hub, a folder, or 'demo-student' (bundled).",
-)
-base_options = grouped("source", _BASE)
-model_options = grouped("source", {**_BASE, "adapter": _ADAPTER})
-
-# `data`: arguments of `loading.load_prompts`.
-data_options = grouped(
-    "data",
-    {
-        "dataset": click.option(
-            "--dataset",
-            type=click.Path(),
-            help="Prompts: a Hub dataset, a folder, a .csv, .tsv, .txt, .json, .jsonl or .parquet file, or 'demo' "
-            "(word problems). It must have a column 'prompt' or 'messages', or use --prompt_column.",
-        ),
-        "dataset_config": click.option("--dataset_config", help="Configuration (subset) of the dataset."),
-        "dataset_split": click.option(
-            "--dataset_split",
-            help="Split of the dataset. By default 'test' to evaluate, 'train' for trajectories; a file has 'train' "
-            "only.",
-        ),
-        "prompt_column": click.option(
-            "--prompt_column", help="Column of texts to send as a user's message, for instance 'question' in GSM8K."
-        ),
-        "answer_column": click.option(
-            "--answer_column",
-            help="Column of the correct answers for --reward. By default 'answer', for 'math' 'solution'.",
-        ),
-        "num_samples": click.option("--num_samples", type=COUNT, help="Use only the first N rows."),
-        "raw": click.option("--raw", is_flag=True, help="Continue texts without the chat template."),
-    },
-)
-
-# `prompt`: arguments of `loading.read_prompt`.
-prompt_options = grouped(
-    "prompt",
-    {
-        "word": click.argument("word", metavar="[PROMPT]", required=False),
-        "text": click.option("--prompt", "text", help="The prompt, also by name. By default it is read from stdin."),
-        "prompt_file": click.option("--prompt_file", type=click.Path(), help="Read the prompt from this file."),
-    },
-)
-
-
-def batch_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the arguments of `loading.batch_options`, as `batches`."""
-    size = click.option(
-        "--batch_size",
-        type=COUNT,
-        help="Prompts decoded together. Does not change the answers. By default 16 on a GPU, 8 on a CPU.",
-    )
-    workers = click.option(
-        "--num_workers",
-        type=COUNT,
-        help="Threads that decode in parallel, each batch_size prompts. By default one on a GPU, and on a CPU one per "
-        "core, at most 4. Does not change the answers.",
-    )
-    return grouped("batches", {"batch_size": size, "num_workers": workers})(function)
-
-
-def settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the decoding settings, and passes those that were given as `settings`. Others are the recipe's."""
-    options = {name: _setting_option(setting) for name, setting in SETTINGS.items() if name in DECODING_SETTINGS}
-
-    @wraps(function)
-    def run(settings: dict[str, Any], **values: Any) -> Any:
-        given = {name: value for name, value in settings.items() if value not in (None, ())}
-        return function(settings={name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}, **values)
-
-    return grouped("settings", options)(run)
 
 
 def _setting_option(setting: Setting) -> Decorator:
@@ -149,18 +53,71 @@ def _setting_option(setting: Setting) -> Decorator:
     first_sentence = re.split(r"(?<=\.) (?=[A-Z`])", setting.help)[0]
     default = "" if setting.default in (None, []) else f" (default: {setting.default})"
     items = get_args(setting.type)
-    kind = click.Choice(setting.choices) if setting.choices else (*items, setting.type)[0]
     about = f"{first_sentence[:-1]}{default}." + (" May be given several times." if items else "")
+    kind = click.Choice(setting.choices) if setting.choices else (*items, setting.type)[0]
     return click.option(names, type=kind, default=None, multiple=bool(items), help=about)
 
 
+_BASE = (
+    click.argument("model", type=click.Path()),
+    click.option("--dtype", type=DTYPES, default="auto", help="Type of the weights. 'auto': as in the checkpoint."),
+    click.option("--device", help="Device, such as 'cpu' or 'cuda:1'. By default a GPU if there is one."),
+    click.option("--load_in_4bit", is_flag=True, help="Load the weights in 4 bits (needs bitsandbytes)."),
+    click.option("--attn_implementation", help="Attention implementation: 'sdpa', 'eager', 'flex_attention' ..."),
+    click.option("--revision", help="Branch, tag or commit of the model on the Hub. By default 'main'."),
+)
+_ADAPTER = click.option("--adapter", type=click.Path(), help="Adapter: its name on the Hub, a folder or demo-student.")
+# `source`: the arguments of `loading.load_model`.
+base_options = grouped("source", *_BASE)
+model_options = grouped("source", *_BASE, _ADAPTER)
+# `data`: the arguments of `loading.load_prompts`.
+data_options = grouped(
+    "data",
+    click.option(
+        "--dataset",
+        type=click.Path(),
+        help="Prompts: a Hub dataset, a folder, a .csv, .tsv, .txt, .json, .jsonl or .parquet file, or 'demo' (word "
+        "problems). It must have a column 'prompt' or 'messages', or use --prompt_column.",
+    ),
+    click.option("--dataset_config", help="Configuration (subset) of the dataset."),
+    click.option("--dataset_split", help="Split. By default 'test' for evaluation, else 'train'; a file has 'train'."),
+    click.option("--prompt_column", help="Column of texts to send as a user's message: 'question' in GSM8K."),
+    click.option("--answer_column", help="Column of the right answers. By default 'answer', for 'math' 'solution'."),
+    click.option("--num_samples", type=COUNT, help="Use only the first N rows."),
+    click.option("--raw", is_flag=True, help="Continue texts without the chat template."),
+)
+# `prompt`: the arguments of `loading.read_prompt`.
+prompt_options = grouped(
+    "prompt",
+    click.argument("word", metavar="[PROMPT]", required=False),
+    click.option("--prompt", "text", help="The prompt, also by name. By default it is read from stdin."),
+    click.option("--prompt_file", type=click.Path(), help="Read the prompt from this file."),
+)
+# `batches`: the arguments of `loading.batch_arguments`. They do not change the answers.
+batch_options = grouped(
+    "batches",
+    click.option("--batch_size", type=COUNT, help="Prompts decoded together. By default 16 on a GPU, 8 on a CPU."),
+    click.option("--num_workers", type=COUNT, help="Threads with a batch each. By default 1 on a GPU, else up to 4."),
+)
+_settings = grouped("settings", *map(_setting_option, DECODING_SETTINGS))
 seed_option = click.option("--seed", type=int, default=0, help="Seed for sampling.")
-reward_option = click.option("--reward", type=click.Choice(REWARDS), default="numeric", help=RIGHT)
 
 
-def output_dir_option(help: str, **about: Any) -> Decorator:
-    """Returns the option that names the folder of results."""
-    return click.option("--output_dir", type=click.Path(), help=help, **about)
+def settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the decoding settings, and passes those that were given as `settings`. Others are the recipe's."""
+
+    @wraps(function)
+    def run(settings: dict[str, Any], **values: Any) -> Any:
+        given = {name: value for name, value in settings.items() if value not in (None, ())}
+        return function(settings={name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}, **values)
+
+    return _settings(run)
+
+
+def reward_option(*others: str) -> Decorator:
+    """Returns the option that says when an answer is right."""
+    about = "Right answers. 'numeric': the last number is that of the column 'answer'. 'math': as 'solution'."
+    return click.option("--reward", type=click.Choice((*REWARDS, *others)), default="numeric", help=about)
 
 
 def common_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,7 +148,7 @@ def common_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _read_files(ctx: click.Context, param: click.Parameter, paths: tuple[str, ...]) -> None:
     """Reads YAML files as defaults of the options."""
-    params = {name: one for one in ctx.command.params for name in {one.name, one.opts[0].lstrip("-")} if name}
+    params = {name: one for one in ctx.command.params for name in (one.name, one.opts[0].lstrip("-")) if name}
     for path in paths:
         for key, value in _read_yaml(path).items():
             found = params.get(str(key).replace("-", "_"))

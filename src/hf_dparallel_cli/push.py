@@ -20,16 +20,8 @@ _UNNAMED = "NAME-OF-THE-BASE-MODEL"
 @click.argument("path", type=click.Path())
 @click.argument("repo_id")
 @click.option("--base_model", help="Hub name of the base model, if it was a folder.")
-@click.option(
-    "--report",
-    type=click.Path(),
-    help="Results for the card: the file of `evaluate --json FILE`, or report.json of `demo`.",
-)
-@click.option(
-    "--example",
-    type=click.Path(),
-    help="Example for the card and its widget: the file of `hf-dparallel generate --json FILE`.",
-)
+@click.option("--report", type=click.Path(), help="Results for the card: the file of `evaluate --json FILE`.")
+@click.option("--example", type=click.Path(), help="Example for the card: the file of `generate --json FILE`.")
 @click.option("--dataset_name", help="Hub name of the training data, for the card.")
 @click.option("--license", help="Identifier of the licence for the card, such as 'mit' or 'apache-2.0'.")
 @click.option("--private", is_flag=True, help="Make a new repository private.")

@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Runs `hf-dparallel train`, whose options are the fields of dataclasses."""
 
-import time
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -18,7 +17,6 @@ from transformers import (
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    TrainerCallback,
     TrainingArguments,
 )
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
@@ -36,7 +34,7 @@ from hf_dparallel.training.student import base_model, special_token_id
 from hf_dparallel.training.trainer import CertaintyForcingTrainer
 from hf_dparallel_rules.settings import suggest
 
-from .console import echo_table, note, note_progress
+from .console import echo_table, note
 from .loading import DEMO, checked_name, load_split
 
 
@@ -49,10 +47,8 @@ class StudentArguments(ModelConfig):
             "aliases": ["--model"],
         }
     )
-    # TRL's default is for causal models. Without `lora_target_modules`, the trainer chooses them.
-    lora_task_type: str | None = field(
-        default=None, metadata={"help": "Leave it out: PEFT has no task type for masked language models."}
-    )
+    # TRL's default is for causal models.
+    lora_task_type: str | None = field(default=None, metadata={"help": "Leave it out: PEFT has none for our models."})
 
 
 @dataclass
@@ -132,17 +128,6 @@ def read_arguments(words: Sequence[str]) -> tuple[DataArguments, CertaintyForcin
     return tuple(arguments)
 
 
-class StepNotes(TrainerCallback):
-    """Logs the progress and speed of training whenever the loss is logged."""
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        self.before, self.since = state.global_step, time.monotonic()
-
-    def on_log(self, args, state, control, logs, **kwargs):
-        if state.is_world_process_zero and "loss" in logs:
-            note_progress("Training", state.global_step, state.max_steps, self.since, "step", initial=self.before)
-
-
 def train(data: DataArguments, training: CertaintyForcingConfig, student: StudentArguments) -> None:
     """Trains, saves the adapter (or the model) and the tokenizer, and prints the last metrics."""
     # As text, `true` means the last checkpoint of the output folder.
@@ -162,7 +147,6 @@ def train(data: DataArguments, training: CertaintyForcingConfig, student: Studen
     trainer = CertaintyForcingTrainer(
         model=model, args=training, processing_class=tokenizer, peft_config=get_peft_config(student), **splits
     )
-    trainer.add_callback(StepNotes())
     if trainer.is_world_process_zero():
         note(describe_training(trainer))
     trainer.train(resume_from_checkpoint=resumed)

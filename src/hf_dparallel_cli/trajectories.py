@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import echo_table, note
+from .console import echo_table
 from .options import (
     COUNT,
-    REWARDS,
-    RIGHT,
     batch_options,
     common_options,
     data_options,
     model_options,
-    output_dir_option,
+    reward_option,
     seed_option,
     settings_options,
 )
@@ -25,31 +23,15 @@ from .options import (
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import PreTrainedTokenizerBase
-
-    from hf_dparallel.data.rewards import RewardFunction
 
 
 @click.command()
 @model_options
 @data_options
-@output_dir_option(
-    "Folder for the trajectories: shards with all rows, and filtered.parquet with the kept rows. The same command "
-    "continues a run that was killed.",
-    required=True,
-)
-@click.option(
-    "--reward",
-    type=click.Choice((*REWARDS, "none")),
-    default="numeric",
-    help=f"{RIGHT} 'none': keep all.",
-)
+@click.option("--output_dir", type=click.Path(), required=True, help="Folder for all rows and filtered.parquet.")
+@reward_option("none")
 @click.option("--min_reward", type=float, default=1.0, help="Keep answers with at least this reward.")
-@click.option(
-    "--ray_actors",
-    type=COUNT,
-    help="Decode on a Ray cluster (needs ray) with up to this many actors, each with a model.",
-)
+@click.option("--ray_actors", type=COUNT, help="Decode on a Ray cluster, with up to this many actors (needs ray).")
 @batch_options
 @settings_options
 @seed_option
@@ -65,15 +47,17 @@ def trajectories_command(
     settings: dict[str, Any],
     seed: int,
 ) -> dict[str, Any] | None:
-    """Let a teacher answer the prompts of a dataset, and keep the correct answers.
+    """Let a teacher answer the prompts of a dataset, and keep the right answers.
+
+    The same command continues a run that was killed. Rewards: 'none' keeps all answers.
 
     Example: hf-dparallel trajectories demo --dataset demo --num_samples 64 --output_dir runs/data
     """
     from functools import partial
 
     from hf_dparallel.data.folder import FILTERED_NAME, write_rows
-    from hf_dparallel.data.rewards import REFERENCE_COLUMNS, get_reward
-    from hf_dparallel.data.trajectories import generate_trajectories
+    from hf_dparallel.data.rewards import get_reward
+    from hf_dparallel.data.trajectories import filter_trajectories, generate_trajectories
     from hf_dparallel.demo import path_of
     from hf_dparallel.environment import join_processes
 
@@ -105,11 +89,9 @@ def trajectories_command(
             seed=seed,
             max_actors=ray_actors,
         )
-    kept, dropped = split_by_reward(rows, tokenizer, reward_function, min_reward)
+    kept = rows if reward_function is None else filter_trajectories(rows, tokenizer, reward_function, min_reward)
     figures = None
     if state.is_main_process:
-        if reward_function is not None and len(dropped):
-            note(describe_dropped(dropped, tokenizer, reward_function, REFERENCE_COLUMNS[reward]))
         path = Path(output_dir, FILTERED_NAME)
         write_rows(path, kept)
         figures = summarize(rows, kept, len(dataset)) | {"file": str(path)}
@@ -121,38 +103,6 @@ def trajectories_command(
     # Processes that end without it may abort.
     state.destroy_process_group()
     return figures
-
-
-def split_by_reward(
-    rows: "Dataset", tokenizer: "PreTrainedTokenizerBase", reward_function: "RewardFunction | None", min_reward: float
-) -> "tuple[Dataset, Dataset]":
-    """Returns the rows that are kept, and at most two of the others."""
-    from hf_dparallel.data.trajectories import filter_trajectories
-
-    if reward_function is None:
-        return rows, rows.select([])
-    numbered = rows.add_column("_row", list(range(len(rows))))
-    kept = filter_trajectories(numbered, tokenizer, reward_function, min_reward)
-    dropped = sorted(set(numbered["_row"]) - set(kept["_row"]))
-    return kept.remove_columns("_row"), rows.select(dropped[:2])
-
-
-def describe_dropped(
-    rows: "Dataset", tokenizer: "PreTrainedTokenizerBase", reward_function: "RewardFunction", column: str
-) -> str:
-    """Shows some of the answers that were dropped, and why."""
-    from textwrap import shorten
-
-    from hf_dparallel.data.rewards import score_completions
-    from hf_dparallel.terminal import printable
-
-    lines = ["Dropped, for example:"]
-    for row, reward in zip(rows, score_completions(rows, tokenizer, reward_function), strict=True):
-        texts = (tokenizer.decode(row[ids], skip_special_tokens=True) for ids in ("prompt_ids", "completion_ids"))
-        prompt, answer = (shorten(printable(text), 300) for text in texts)
-        right = shorten(printable(str(row[column])), 100)
-        lines += [f"  {prompt}", f"    answered: {answer or 'nothing'}", f"    {column}: {right} (reward {reward})"]
-    return "\n".join(lines)
 
 
 def summarize(rows: "Dataset", kept: "Dataset", num_prompts: int) -> dict[str, Any]:

@@ -227,7 +227,7 @@ def test_inspect_in_the_terminal(hf, checkpoint):
     assert len(lines) == figures["nfe"] + 2
     assert all(line.startswith(f"pass {n}/{figures['nfe']}  +") for n, line in enumerate(lines[:-2], start=1))
     assert lines[-2] == f"{checkpoint}, {figures['nfe']} passes, {figures['tokens_per_forward']:.2f} tokens per pass"
-    assert lines[-1].removesuffix(" </s>") == answer and lines[-3].endswith(lines[-1])
+    assert lines[-1].removesuffix(" </s>").strip() == answer and lines[-3].endswith(lines[-1])
 
 
 def test_inspect_writes_a_page_and_draws_certainty_over_a_dataset(hf, checkpoint, questions):
@@ -265,11 +265,6 @@ def test_trajectories(hf, questions, asked):
     assert kept[0]["prompt"] == [{"role": "user", "content": "1 5 2"}] and kept[0]["completion_ids"]
     # Trained on are the rows that were kept.
     assert load_split("out")[:] == kept[:]
-    # Two of the others are shown.
-    shown = err[err.index("Dropped, for example:\n") :].splitlines()
-    assert shown[1:4:2] == ["  0 5 1", "    answer: -1 (reward 0.0)"] and shown[2].startswith("    answered: ")
-    assert len(shown) == 7
-
     assert hf(*flags, "--reward", "none")[0] == 0 and read_json("t.json")["num_kept"] == 8
 
 
@@ -296,7 +291,6 @@ def test_train_then_decode_with_the_adapter(hf, checkpoint, completions, tmp_pat
     adapter = read_json("out/adapter_config.json")
     assert code == 0, err
     assert re.search(r"Training [\d.]+k of [\d.]+k parameters with batches of 8 sequences\.\n", err)
-    assert "Training: 100% 6/6 [" in err
     code, _, err = hf(*flags)
     assert code == 1 and "`output_dir=out` holds a model already" in last_line(err)
     assert "--resume_from_checkpoint true" in last_line(err) and read_json("out/adapter_config.json") == adapter

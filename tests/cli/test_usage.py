@@ -124,6 +124,14 @@ def test_there_are_no_bars_and_no_noise_in_a_file():
     assert re.fullmatch(r"(Empty answer: )?\d+ forward passes?, \d\.\d\d tokens per forward pass\n", result.stderr)
 
 
+def test_progress_is_told_in_lines_where_no_terminal_shows_a_bar():
+    command = [sys.executable, "-m", "hf_dparallel_cli", "evaluate", "demo", "--dataset", "demo", "--num_samples", "9"]
+    often = os.environ | {"TQDM_MININTERVAL": "0", "TQDM_DELAY": "0"}
+    result = subprocess.run([*command, "--batch_size", "1"], capture_output=True, text=True, env=often)
+    lines = [line for line in result.stderr.splitlines() if line.startswith("the model's recipe: ")]
+    assert result.returncode == 0 and len(lines) > 2 and "100%" in lines[-1] and "9/9 [" in lines[-1]
+
+
 def test_a_broken_pipe_is_silent():
     reader = subprocess.Popen(["true"], stdin=subprocess.PIPE)
     reader.wait()
