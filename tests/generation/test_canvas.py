@@ -51,7 +51,7 @@ def test_a_row_is_the_same_whatever_rows_enter_and_leave(max_new_tokens, whole_b
             assert canvas.masked[row, start:].tolist() == [
                 token == MASK and place >= 0 for token, place in zip(tokens, places, strict=True)
             ]
-            assert canvas.place[row, start + before_answer :].tolist() == [place for place in places if place >= 0]
+            assert canvas.is_answer[row, start:].tolist() == [place >= 0 for place in places]
             answer = canvas.answer(row)
             assert answer == slice(start + before_answer, start + len(prompt) + max_new_tokens)
         assert canvas.is_padded == any(map(canvas.prompt_start, range(len(canvas))))
@@ -78,10 +78,10 @@ def test_a_row_opens_its_next_block_when_the_one_before_is_decided(max_active_bl
         for row, row_id in enumerate(canvas.row_ids):
             first, status = min(masks[row_id]) // BLOCK, canvas.status[row]
             is_open = {place for place in masks[row_id] if first <= place // BLOCK <= last[row_id]}
-            start = canvas.answer_start(row)
+            start = canvas.answer(row).start
             assert (canvas.is_open[row].nonzero().flatten() - start).tolist() == sorted(is_open)
             assert (status.open_from, status.open_to, status.num_open) == (first, last[row_id], len(is_open))
-            assert (status.num_decided, canvas.row_nfe[row]) == (min(masks[row_id]), num_passes)
+            assert (status.num_decided, canvas.status[row].nfe) == (min(masks[row_id]), num_passes)
             assert canvas.open_edges(row) == (start + first * BLOCK, start + min((last[row_id] + 1) * BLOCK, 10))
         columns, is_mask = canvas.open_columns()
         accepted = torch.tensor([[mask and draw.random() < 0.4 for mask in line] for line in is_mask.tolist()])
@@ -89,7 +89,7 @@ def test_a_row_opens_its_next_block_when_the_one_before_is_decided(max_active_bl
         canvas.commit(columns, tokens, accepted)
         num_passes += 1
         for row, row_id in enumerate(canvas.row_ids):
-            masks[row_id] -= set((columns[row][accepted[row]] - canvas.answer_start(row)).tolist())
+            masks[row_id] -= set((columns[row][accepted[row]] - canvas.answer(row).start).tolist())
             left = [len({place for place in masks[row_id] if place // BLOCK == block}) for block in range(3)]
             first = next((block for block in range(3) if left[block]), 3)
             last[row_id] = max(last[row_id], first)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
-from hf_dparallel.generation.standard_parts import CertaintyHistory, Stopwatch, make_parts
+from hf_dparallel.generation.standard_parts import CertaintyHistory, make_parts
 
 from ..helpers import exact_model, make_dream, make_llada, make_sdar
 
@@ -101,14 +101,13 @@ def test_a_removed_row_leaves_nothing_behind(tiny_llada):
     config = resolve(tiny_llada, None, output_certainty=True, return_dict_in_generate=True, **SETTINGS)
     parts = make_parts(config)
     (history,) = (part for part in parts if isinstance(part, CertaintyHistory))
-    (watch,) = (part for part in parts if isinstance(part, Stopwatch))
     decoder = Decoder(tiny_llada, config, parts, lambda row: torch.Generator().manual_seed(row))
     with torch.no_grad():
         decoder.add_prompts({0: torch.tensor([2, 3]), 1: torch.tensor([4])})
         decoder.step()
         decoder.remove([0])
-        kept = (decoder.canvas.row_ids, decoder.canvas.generators, watch._entered, history._passes)
+        kept = (decoder.canvas.row_ids, decoder.generators, decoder._entered, history._passes)
         assert all(list(rows) == [1] for rows in kept)
         decoder.remove([1])
-        assert not decoder and not decoder.canvas.generators and not watch._entered and not history._passes
+        assert not decoder and not decoder.generators and not decoder._entered and not history._passes
         assert decoder.step() == []

@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The decoding loop: one pass after the other over the rows of a canvas."""
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,10 +20,6 @@ from .inputs import check_generators
 from .parts import Change, RowPart
 from .prediction import TokenPrediction, predict_tokens
 from .runner import CompiledRunner, Runner
-
-
-# Few widths to compile, and little padding.
-_COMPILED_WIDTH_MULTIPLE = 64
 
 
 class Decoder:
@@ -45,7 +42,6 @@ class Decoder:
         self.parts = list(parts)
         self.canvas = Canvas(
             config,
-            _COMPILED_WIDTH_MULTIPLE if config.compiles else 1,
             attention=model.attention,
             first_alone=model.predicts_next_block,
             revises=any(part.revises for part in parts),
@@ -53,6 +49,9 @@ class Decoder:
         self.runner = (CompiledRunner if config.compiles else Runner)(model, self.canvas, self.parts)
         self.rule = make_rule(config, self.canvas)
         self.generator_for = generator_for
+        # By row id. Without them, rows draw from torch's global state.
+        self.generators: dict[int, torch.Generator] = {}
+        self._entered: dict[int, float] = {}
         for part in self.parts:
             part.attach(model, self.canvas)
 
@@ -64,7 +63,8 @@ class Decoder:
         if self.generator_for is not None:
             generators = {row_id: self.generator_for(row_id) for row_id in row_ids}
             check_generators(generators.values(), input_ids.device)
-            self.canvas.generators |= generators
+            self.generators |= generators
+        self._entered |= dict.fromkeys(row_ids, time.perf_counter())
         self.canvas.add(row_ids, input_ids, attention_mask)
         for part in self.parts:
             part.enter(row_ids)
@@ -113,8 +113,8 @@ class Decoder:
 
     def _predict(self, columns: torch.LongTensor) -> TokenPrediction:
         """Runs the model and predicts the tokens at `columns`, `(rows, columns)`."""
-        looks_ahead = self.canvas.predicts_ahead and any(part.looks_ahead for part in self.parts)
-        scored = self.canvas.new_columns() if looks_ahead else columns
+        looks_ahead = any(part.looks_ahead for part in self.parts)
+        scored = self.canvas.answer_columns() if looks_ahead else columns
         logits = self.runner.logits(scored)
         for part in self.parts:
             logits = part.scores(scored, logits)
@@ -126,15 +126,16 @@ class Decoder:
             self.config.temperature,
             self.config.top_k,
             self.config.top_p,
-            self.canvas.row_generators(),
+            [self.generators[row_id] for row_id in self.canvas.row_ids] if self.generators else None,
             [status.num_open for status in self.canvas.status],
             columns,
         )
 
     def _leave(self, row_id: int) -> dict[str, Any]:
         """Has the parts forget a row, and returns their fields of its [`DecodedRow`]."""
-        self.canvas.generators.pop(row_id, None)
-        return {name: value for part in self.parts for name, value in part.leave(row_id).items()}
+        self.generators.pop(row_id, None)
+        fields = {name: value for part in self.parts for name, value in part.leave(row_id).items()}
+        return {"seconds": time.perf_counter() - self._entered.pop(row_id), **fields}
 
     def _error(self, row: DecodedRow) -> Exception | None:
         if not row.is_nan:

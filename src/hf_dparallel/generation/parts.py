@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from .canvas import Canvas, RowState
+from .canvas import Canvas
 from .plan import Pass
 from .prediction import TokenPrediction
 
@@ -14,12 +14,11 @@ from .prediction import TokenPrediction
 class Change(NamedTuple):
     """The changes of a pass to the canvas, each `(rows, tokens)`."""
 
+    # The mask token at a decided place masks it again.
     tokens: torch.LongTensor
     accepted: torch.BoolTensor
     # Tokens that keep a row in its block though they are decided.
     unsettled: torch.BoolTensor | None = None
-    # Accepted tokens that are decided already, and masked again.
-    taken_back: torch.BoolTensor | None = None
 
 
 class RowPart:
@@ -41,7 +40,6 @@ class RowPart:
     def attach(self, model: PreTrainedModel, canvas: Canvas) -> None:
         """Connects the part to a model and a canvas, once, before any row enters."""
         self.model, self.canvas = model, canvas
-        canvas.states += [value for value in vars(self).values() if isinstance(value, RowState)]
 
     def enter(self, row_ids: list[int]) -> None:
         """Runs when rows have entered the canvas."""

@@ -1,13 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The parts of a decode that its settings and the arguments of `generate` ask for."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from transformers import (
     LogitsProcessorList,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     RepetitionPenaltyLogitsProcessor,
     StoppingCriteria,
@@ -18,6 +18,7 @@ from transformers.generation.streamers import BaseStreamer
 from hf_dparallel_rules.certainty import measure_certainty
 from hf_dparallel_rules.settings import SettingError
 
+from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
 from .parts import Change, RowPart
 from .prediction import TokenPrediction
@@ -62,7 +63,6 @@ def make_parts(
         processing if processing else None,
         CertaintyHistory() if config.output_certainty else None,
         StopCheck(criteria) if criteria else None,
-        Stopwatch(),
         DraftStream(streamer) if streamer is not None else None,
     ]
     return [part for part in wanted if part is not None]
@@ -98,7 +98,7 @@ class ScoreProcessing(RowPart):
                 self._banned_ids = torch.tensor(self._banned, device=logits.device)
             logits = logits.index_fill(-1, self._banned_ids, -torch.inf)
         if config.min_new_tokens:
-            is_early = self.canvas.place.gather(1, columns) < config.min_new_tokens
+            is_early = self.canvas.is_answer.cumsum(dim=1).gather(1, columns) <= config.min_new_tokens
             for token_id in config.eos_token_ids:
                 logits[..., token_id] = logits[..., token_id].masked_fill(is_early, -torch.inf)
         return logits
@@ -124,18 +124,20 @@ class ScoreProcessing(RowPart):
 class CertaintyHistory(RowPart):
     """Records the predictions of every masked token in every pass: the measures that commit rules decide by."""
 
-    looks_ahead = True
-
     def __init__(self) -> None:
         self._passes: dict[int, list[dict[str, torch.Tensor]]] = {}
+
+    def attach(self, model: PreTrainedModel, canvas: Canvas) -> None:
+        super().attach(model, canvas)
+        # Where passes compute more than the open blocks, and do not need what they decide.
+        config = canvas.config
+        is_cut_off = config.suffix_length is not None or config.cache_implementation == "dual"
+        self.looks_ahead = model.attention == "full" and not is_cut_off
 
     def scores(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
         canvas = self.canvas
         certainty = measure_certainty(logits, canvas.config.mask_token_id)
-        masked = (canvas.masked if canvas.predicts_ahead else canvas.is_open).gather(1, columns)
-        # Columns without a prediction go to one extra slot, which is cut off below.
-        longest = max(map(canvas.answer_length, range(len(canvas))))
-        places = canvas.place.gather(1, columns).masked_fill(~masked, longest).clamp(max=longest)
+        is_predicted = (canvas.masked if self.looks_ahead else canvas.is_open).gather(1, columns)
         # One row at a time: a copy of the logits of the whole canvas is large.
         likeliest = [self._likeliest(scores) for scores in logits]
         measured = {
@@ -144,15 +146,15 @@ class CertaintyHistory(RowPart):
             "candidates": torch.stack([of_row.indices for of_row in likeliest]),
             "candidate_probabilities": torch.stack([of_row.values for of_row in likeliest]),
         }
-        recorded = {}
+        recorded = {"standing": canvas.sequences.masked_fill(canvas.masked, -1)}
         for name, values in measured.items():
             fill, shape = HISTORIES[name]
-            index = places.view(*places.shape, *(1 for _ in shape)).expand_as(values)
-            recorded[name] = values.new_full((len(values), longest + 1, *shape), fill).scatter_(1, index, values)
-        standing = canvas.sequences.masked_fill(canvas.masked, -1)
+            index, is_known = (each.view(*each.shape, *(1 for _ in shape)) for each in (columns, is_predicted))
+            recorded[name] = values.new_full((*canvas.sequences.shape, *shape), fill)
+            recorded[name].scatter_(1, index.expand_as(values), values.where(is_known, fill))
         for row, row_id in enumerate(canvas.row_ids):
-            of_row = {name: values[row, : canvas.answer_length(row)] for name, values in recorded.items()}
-            self._passes.setdefault(row_id, []).append(of_row | {"standing": standing[row, canvas.answer(row)]})
+            answer = canvas.answer(row)
+            self._passes.setdefault(row_id, []).append({name: of[row, answer] for name, of in recorded.items()})
         return logits
 
     def _likeliest(self, logits: torch.Tensor) -> Any:
@@ -234,7 +236,7 @@ class StopCheck(RowPart):
         canvas = self.canvas
         sequence = canvas.sequences[row : row + 1, canvas.prompt_start(row) :]
         # Where the answer begins, for criteria that must not look at the prompt.
-        start = canvas.answer_start(row) - canvas.prompt_start(row)
+        start = canvas.answer(row).start - canvas.prompt_start(row)
         lengths = range(checked + 1, decided + 1)
         holds = [self.criteria(sequence[:, : start + length], None, answer_start=start).all() for length in lengths]
         # Waits for the device once per row, however many tokens it has decided.
@@ -262,18 +264,18 @@ class DraftStream(RowPart):
             text = f"`streamer` works with one prompt only, got a batch of {len(canvas)}."
             raise ValueError(f"{text} Call `generate` for each, with `num_return_sequences=1`.")
         # Leaves out the padding that compiled code needs.
-        first, start = canvas.prompt_start(0), canvas.answer_start(0)
+        first, start = canvas.prompt_start(0), canvas.answer(0).start
         self._sent = start - first
         self.streamer.put(canvas.sequences[:, first:start].cpu())
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
         canvas, status, first = self.canvas, self.canvas.status[0], self.canvas.prompt_start(0)
-        decided = canvas.answer_start(0) - first + min(status.num_final, status.length)
+        decided = canvas.answer(0).start - first + min(status.num_final, status.length)
         row, end = canvas.sequences[0], first + decided
         if hasattr(self.streamer, "put_draft") and not status.is_finished:
             # With a single row, no column is there only to fill it up.
             columns, masked = prediction.columns[0], canvas.masked[0]
-            row = row.scatter(0, columns, torch.where(masked[columns], change.tokens[0], row[columns]))
+            row = row.scatter(0, columns, torch.where(masked[columns], prediction.tokens[0], row[columns]))
             # In a block that was entered in this pass nothing has been predicted yet.
             row = row.masked_fill(masked.scatter(0, columns, False), -1)
             end = max(end, min(canvas.open_edges(0)[1], canvas.answer(0).stop))
@@ -287,16 +289,3 @@ class DraftStream(RowPart):
         draft = draft[draft >= 0]
         if len(draft):
             self.streamer.put_draft(value=draft)
-
-
-class Stopwatch(RowPart):
-    """Measures the time of each row, from its entry to its end."""
-
-    def __init__(self) -> None:
-        self._entered: dict[int, float] = {}
-
-    def enter(self, row_ids: list[int]) -> None:
-        self._entered |= dict.fromkeys(row_ids, time.perf_counter())
-
-    def leave(self, row_id: int) -> dict[str, float]:
-        return {"seconds": time.perf_counter() - self._entered.pop(row_id)}

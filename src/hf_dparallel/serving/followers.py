@@ -139,12 +139,12 @@ class DraftReader(Follower):
         self._draft: Draft | None = None
 
     def change(self, canvas: Canvas, row: int, prediction: TokenPrediction, change: Change) -> Change:
-        places = canvas.place[row, prediction.columns[row]].tolist()
+        places = (prediction.columns[row] - canvas.answer(row).start).tolist()
         self._confidence = dict(zip(places, prediction.confidence[row].tolist(), strict=True))
         return change
 
     def after(self, canvas: Canvas, row: int) -> None:
-        first, status = canvas.answer_start(row), canvas.status[row]
+        first, status = canvas.answer(row).start, canvas.status[row]
         open_from, end = canvas.open_edges(row)
         length = self.max_tokens
         if status.is_finished:
@@ -173,7 +173,7 @@ class CommitLogprobs(Follower):
 
     def change(self, canvas: Canvas, row: int, prediction: TokenPrediction, change: Change) -> Change:
         written = change.accepted[row]
-        places = canvas.place[row, prediction.columns[row, written]]
+        places = prediction.columns[row, written] - canvas.answer(row).start
         logits = prediction.logits[row, written]
         log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         chosen = log_probs.gather(1, change.tokens[row, written, None]).squeeze(1)

@@ -54,9 +54,9 @@ class JsonAnswer(Follower):
 
     def change(self, canvas: Canvas, row: int, prediction: TokenPrediction, change: Change) -> Change:
         """Returns the change with the predictions that fit, and writes the fixed text after them into the canvas."""
-        status = canvas.status[row]
+        status, answer = canvas.status[row], canvas.answer(row)
         # The first columns are the masks, from left to right. In block-causal models some are after the answer.
-        masks = slice(min(status.num_open, canvas.answer_length(row) - status.num_decided))
+        masks = slice(min(status.num_open, answer.stop - answer.start - status.num_decided))
         accepted = change.accepted[row, masks].tolist()
         num_accepted = [*accepted, False].index(False)
         kept = self._take(change.tokens[row, : max(num_accepted, 1)].tolist(), prediction.logits[row, 0])

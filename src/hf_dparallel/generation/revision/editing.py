@@ -2,10 +2,11 @@
 """Editing: decided tokens are replaced where the model now prefers others."""
 
 import torch
+from transformers import PreTrainedModel
 
 from hf_dparallel_rules.certainty import Certainty, measure_certainty
 
-from ..canvas import RowState
+from ..canvas import Canvas
 from ..configuration import DiffusionGenerationConfig
 from ..parts import Change, RowPart
 from ..prediction import TokenPrediction
@@ -22,8 +23,11 @@ class Editing(RowPart):
 
     def __init__(self, config: DiffusionGenerationConfig):
         self.config = config
+
+    def attach(self, model: PreTrainedModel, canvas: Canvas) -> None:
+        super().attach(model, canvas)
         # The passes since the open blocks had a mask.
-        self.full_passes = RowState(0, is_wide=False)
+        self.full_passes = canvas.row_tensor(0, is_wide=False)
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
         canvas, columns, accepted = self.canvas, prediction.columns, change.accepted

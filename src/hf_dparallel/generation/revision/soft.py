@@ -2,8 +2,9 @@
 """Soft decoding: every pass decides the tokens of the open blocks again."""
 
 import torch
+from transformers import PreTrainedModel
 
-from ..canvas import RowState
+from ..canvas import Canvas
 from ..configuration import DiffusionGenerationConfig
 from ..parts import Change, RowPart
 from ..plan import Pass
@@ -24,8 +25,11 @@ class SoftDecoding(RowPart):
 
     def __init__(self, config: DiffusionGenerationConfig):
         self.config = config
+
+    def attach(self, model: PreTrainedModel, canvas: Canvas) -> None:
+        super().attach(model, canvas)
         # The probability that each decided token had in the last pass.
-        self.confidence = RowState(1.0, is_wide=True)
+        self.confidence = canvas.row_tensor(1.0)
 
     def extend(self, planned: Pass) -> Pass:
         """Replaces the embeddings of decided tokens by mixtures."""

@@ -87,7 +87,7 @@ class VerifiedCommits(RowPart):
         limit = (is_decided & is_of_last_pass).sum(dim=1) - 1
         limit = limit.masked_fill(accepted.sum(dim=1) <= 1, 0)
         revoked = commit_by_count(-probability, is_decided & (probability < self.threshold), limit)
-        return Change(prediction.tokens, accepted | revoked, taken_back=revoked)
+        return Change(prediction.tokens.masked_fill(revoked, self.mask_token_id), accepted | revoked)
 
 
 def _probability(prediction: TokenPrediction, tokens: torch.LongTensor) -> torch.Tensor:
