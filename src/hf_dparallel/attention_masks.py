@@ -126,3 +126,15 @@ def as_attention_mask(config: PreTrainedConfig, visible: torch.BoolTensor, dtype
         return visible[row, query, key]
 
     return make_attention_mask(config, is_visible, tuple(visible.shape), dtype=dtype, device=visible.device)
+
+
+def as_key_mask(config: PreTrainedConfig, seen: torch.Tensor, num_queries: int, dtype: torch.dtype) -> Any:
+    """Returns a mask that hides the same keys from all queries, from those that are `seen`, `(rows, keys)`.
+
+    It has one line for each row, which all queries share, where the attention takes that.
+    """
+    implementation = str(config._attn_implementation)
+    if "flash" in implementation:
+        return seen
+    num_lines = num_queries if "flex" in implementation else 1
+    return as_attention_mask(config, seen[:, None].bool().expand(-1, num_lines, -1), dtype)

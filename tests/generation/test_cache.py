@@ -21,7 +21,7 @@ def make_states(rows, columns, value):
 def make_cache():
     cache = WindowCache(1)
     cache.resize([], ROWS, WIDTH, torch.device("cpu"))
-    cache.select(Pass(None, slice(0, WIDTH), NO_SCORES, WIDTH, None))
+    cache.select(Pass(None, torch.arange(WIDTH).expand(ROWS, -1), NO_SCORES, WIDTH, start=0))
     keys = make_states(ROWS, WIDTH, 0.0)
     cache.layers[0].update(keys, -keys)
     return cache, keys.clone()
@@ -29,26 +29,23 @@ def make_cache():
 
 @pytest.mark.parametrize("rows", [None, [0, 1, 2], [2, 0]])
 @pytest.mark.parametrize(
-    # A pass over a slice keeps all of it.
-    ("columns", "kept"),
-    [(slice(1, 4), None), (WINDOWS, None), (WINDOWS, [True, False, True])],
+    # A pass over the same columns of all rows keeps them all.
+    ("columns", "start", "kept"),
+    [([[1, 2, 3]] * 3, 1, None), (WINDOWS, None, None), (WINDOWS, None, [True, False, True])],
 )
 @pytest.mark.parametrize("num_appended", [0, 2])
-def test_a_pass_replaces_its_columns_and_sees_the_others(rows, columns, kept, num_appended):
+def test_a_pass_replaces_its_columns_and_sees_the_others(rows, columns, start, kept, num_appended):
     cache, expected = make_cache()
     num_rows = ROWS if rows is None else len(rows)
-    if isinstance(columns, list):
-        columns = torch.tensor(columns[:num_rows])
+    columns = torch.tensor(columns[:num_rows])
     kept = None if kept is None else torch.tensor([kept] * num_rows)
     states = make_states(num_rows, 3 + num_appended, 100.0)
-    appended = type("Appended", (), {"input_ids": torch.zeros(num_rows, num_appended)}) if num_appended else None
     index = None if rows is None else torch.tensor(rows)
-    cache.select(Pass(index, columns, NO_SCORES, 5, None, kept, appended))
+    cache.select(Pass(index, columns, NO_SCORES, 5, start=start, kept=kept))
     keys, values = cache.layers[0].update(states, -states)
 
     for number, row in enumerate(range(ROWS) if rows is None else rows):
-        of_row = range(1, 4) if isinstance(columns, slice) else columns[number].tolist()
-        for place, column in enumerate(of_row):
+        for place, column in enumerate(columns[number].tolist()):
             if kept is None or kept[number, place]:
                 expected[row, :, column] = states[number, :, place]
     assert torch.equal(cache.layers[0].keys, expected) and torch.equal(values, -keys)

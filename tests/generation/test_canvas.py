@@ -51,7 +51,7 @@ def test_a_row_is_the_same_whatever_rows_enter_and_leave(max_new_tokens, whole_b
             assert canvas.masked[row, start:].tolist() == [
                 token == MASK and place >= 0 for token, place in zip(tokens, places, strict=True)
             ]
-            assert canvas.is_answer[row, start:].tolist() == [place >= 0 for place in places]
+            assert canvas.is_given[row].tolist() == [True] * start + [place < 0 for place in places]
             answer = canvas.answer(row)
             assert answer == slice(start + before_answer, start + len(prompt) + max_new_tokens)
         assert canvas.is_padded == any(map(canvas.prompt_start, range(len(canvas))))

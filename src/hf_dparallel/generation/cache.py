@@ -1,8 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Keys and values of whole sequences, of which a pass replaces a part."""
 
-from typing import Any
-
 import torch
 from torch.nn.functional import pad
 from transformers import PreTrainedConfig
@@ -62,29 +60,27 @@ class WindowLayer(CacheLayerMixin):
             setattr(self, name, kept)
 
     def _updated(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        if self.planned.appended is None:
-            return self._replace(kept, states)
         states, appended = states.tensor_split([self.planned.length], dim=2)
-        return torch.cat([self._replace(kept, states), appended], dim=2)
+        seen = self._replace(kept, states)
+        return torch.cat([seen, appended], dim=2) if appended.shape[2] else seen
 
     def _replace(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        planned, start = self.planned, self.planned.start
         # The layers of a model may be on several devices.
-        planned: list[Any] = [self.planned.rows, self.planned.columns, self.planned.kept]
-        rows, columns, replaced = (
-            index.to(kept.device) if isinstance(index, torch.Tensor) else index for index in planned
-        )
-        if isinstance(columns, slice):
-            kept[slice(None) if rows is None else rows, :, columns] = states
-            if rows is not None and states.shape[2] == kept.shape[2]:
+        rows = None if planned.rows is None else planned.rows.to(kept.device)
+        if start is not None:
+            kept[slice(None) if rows is None else rows, :, start : start + planned.length] = states
+            if rows is not None and planned.length == kept.shape[2]:
                 return states
         else:
             line = (torch.arange(len(kept), device=kept.device) if rows is None else rows)[:, None]
+            columns = planned.columns.to(kept.device)
             # Two index tensors around a slice: the indexed dimensions come first, (rows, columns, heads, head_dim).
             states = states.transpose(1, 2)
-            if replaced is not None:
-                states = torch.where(replaced[..., None, None], states, kept[line, :, columns])
+            if planned.kept is not None:
+                states = torch.where(planned.kept[..., None, None].to(kept.device), states, kept[line, :, columns])
             kept[line, :, columns] = states
-        seen = kept[:, :, : self.planned.num_keys]
+        seen = kept[:, :, : planned.num_keys]
         return seen if rows is None else seen[rows]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:

@@ -25,8 +25,8 @@ from .layout import Layout
 # Few widths to compile, and little padding.
 _COMPILED_WIDTH_MULTIPLE = 64
 # The tensors `(rows, width)`, with their value in padding and in new rows where it is not 0, and those `(rows,)`.
-_WIDE = ("attention_mask", "position_ids", "block", "block_start", "is_answer", "masked", "holding", "commit_step")
-_FILLS = {"block": -1, "commit_step": -1}
+_WIDE = ("attention_mask", "position_ids", "block", "block_start", "is_given", "masked", "holding", "commit_step")
+_FILLS = {"block": -1, "is_given": True, "commit_step": -1}
 _OF_ROWS = ("nfe", "step_in_block", "open_from", "open_to", "num_revisions")
 _COUNTS = ("nfe", "open_from", "open_to", "num_open", "num_revisable", "num_revisions")
 
@@ -83,8 +83,8 @@ class Canvas:
     # The number of the block of each column, below 0 in the prompt, and the position at which it begins.
     block: torch.LongTensor
     block_start: torch.LongTensor
-    # Whether a column is after the prompt; when infilling, in it.
-    is_answer: torch.BoolTensor
+    # Columns before the answer: the prompt, unless it is filled in, and padding.
+    is_given: torch.BoolTensor
     masked: torch.BoolTensor
     # Masks, and decided tokens that may still change: their row stays in its block.
     holding: torch.BoolTensor
@@ -118,6 +118,8 @@ class Canvas:
         self.config = config
         self.attention = attention
         self.layout = Layout.of(config, attention)
+        # Whether blocks are counted from the first token of a row.
+        self.whole_blocks = self.layout.whole_blocks
         self.first_alone = first_alone
         self.revises = revises
         # Whether the one transfer of each pass also brings the tokens to the host.
@@ -131,11 +133,6 @@ class Canvas:
 
     def __len__(self) -> int:
         return len(self.row_ids)
-
-    @property
-    def whole_blocks(self) -> bool:
-        """Returns whether blocks are counted from the first token of a row."""
-        return self.layout.whole_blocks
 
     def row_tensor(self, fill: float, is_wide: bool = True) -> RowTensor:
         """Returns a tensor for a part to keep, `fill` in padding and new rows; call it before any row enters."""
@@ -159,7 +156,7 @@ class Canvas:
     def add(self, row_ids: list[int], input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
         """Adds rows: left-padded prompts and their attention mask, both `(rows, prompt_length)`."""
         added = self.layout.place(input_ids, attention_mask, self.config.mask_token_id)
-        added["open_from"] = added["open_to"] = _least(added["block"], added["holding"])
+        added["open_from"] = added["open_to"] = _least(added["block"], ~added["holding"])
         is_empty = not self.row_ids
         self.row_ids += row_ids
         self.prompt_lengths += attention_mask.sum(dim=1).tolist()
@@ -174,13 +171,14 @@ class Canvas:
         self.column_ids = torch.arange(self.width, device=self.sequences.device)
         if is_empty:
             self._eos_token_ids = self.sequences.new_tensor(self.config.eos_token_ids)
-        self._read_status(None)
+        self._read_status(~self.holding)
 
     def begin(self, row: int, tokens: list[int]) -> None:
         """Writes the first tokens of the answer of a newly added row."""
         self.write(row, 0, tokens)
-        self.open_from[row] = self.open_to[row] = _least(self.block, self.holding)[row]
-        self._read_status(None)
+        settled = ~self.holding
+        self.open_from[row] = self.open_to[row] = _least(self.block, settled)[row]
+        self._read_status(settled)
 
     def write(self, row: int, number: int, tokens: list[int]) -> None:
         """Writes given tokens over the masks from token `number` of the answer on, up to its end."""
@@ -249,7 +247,8 @@ class Canvas:
 
         Finishes rows for which the model predicted NaN: `num_nan` counts these tokens by row, `(rows,)`.
         """
-        first_block = _least(self.block, self.holding)
+        settled = ~self.holding
+        first_block = _least(self.block, settled)
         self.step_in_block *= first_block == self.open_from
         self.open_from = first_block
         if self.config.max_active_blocks == 1:
@@ -257,7 +256,7 @@ class Canvas:
         else:
             self.open_to = torch.maximum(self.open_to, first_block)
             self._open_next_block()
-        self._read_status(num_nan)
+        self._read_status(settled, num_nan)
 
     def end_row(self, row: int, length: int) -> None:
         """Ends an answer after `length` tokens, whatever follows."""
@@ -317,7 +316,7 @@ class Canvas:
             if self.revises:
                 self.revisable &= ~(self.is_first | is_alone)
 
-    def _read_status(self, num_nan: torch.LongTensor | None) -> None:
+    def _read_status(self, settled: torch.BoolTensor, num_nan: torch.LongTensor | None = None) -> None:
         """Reads the status of all rows, in the only transfer of a pass from the device."""
         self._find_open()
         numbers = {
@@ -325,14 +324,17 @@ class Canvas:
             "open_from": self.open_from,
             "open_to": self.open_to,
             "num_open": self.is_open.sum(dim=1),
-            "first_undecided": _least(self.column_ids, self.holding),
+            "first_undecided": _least(self.column_ids, settled),
         }
         # The first column at which a row has a new token.
         first = min(self.answer(row).start for row in range(len(self)))
         # When infilling, an end token ends nothing.
         if not self.layout.is_infilling:
-            is_end = (self.sequences[:, first:, None] == self._eos_token_ids).any(dim=-1)
-            numbers["first_end"] = _least(self.column_ids[first:], is_end & self.is_answer[:, first:])
+            is_no_end = (self.sequences[:, first:, None] != self._eos_token_ids).all(dim=-1)
+            if self.whole_blocks:
+                # Otherwise all answers begin at the same column.
+                is_no_end |= self.is_given[:, first:]
+            numbers["first_end"] = _least(self.column_ids[first:], is_no_end)
         if num_nan is not None:
             numbers["num_nan"] = num_nan
         if self.revises:
@@ -418,6 +420,6 @@ class Canvas:
         return pad(tensor, (self.width - tensor.shape[1], 0), value=fill) if tensor.dim() == 2 else tensor
 
 
-def _least(numbers: torch.LongTensor, where: torch.BoolTensor) -> torch.LongTensor:
-    """Returns the least of the numbers at the given places of each row, or more than any number without a place."""
-    return torch.where(where, numbers, 2**31).amin(dim=1)
+def _least(numbers: torch.LongTensor, skipped: torch.BoolTensor) -> torch.LongTensor:
+    """Returns the least number of each row outside the skipped columns, or more than any if all are skipped."""
+    return numbers.masked_fill(skipped, 2**31).amin(dim=1)

@@ -65,8 +65,8 @@ class Layout:
         # Positions count from the first token of the row, whatever the padding.
         position_ids = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
         from_origin = position_ids - self.origin(prompt_lengths)
-        is_answer = attention_mask.bool() & (position_ids >= (0 if self.is_infilling else prompt_lengths))
-        masked = is_answer & (sequences == mask_token_id)
+        is_given = (attention_mask == 0) | (position_ids < (0 if self.is_infilling else prompt_lengths))
+        masked = ~is_given & (sequences == mask_token_id)
         block = from_origin.div(self.block_length, rounding_mode="floor")
         return {
             "sequences": sequences,
@@ -74,7 +74,7 @@ class Layout:
             "position_ids": position_ids,
             "block": block.masked_fill(attention_mask == 0, -1),
             "block_start": (position_ids - from_origin % self.block_length).clamp(min=0),
-            "is_answer": is_answer,
+            "is_given": is_given,
             "masked": masked,
             "holding": masked,
         }

@@ -1,20 +1,14 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Plans passes: which columns of which rows they compute, and which keys and values they replace."""
+"""Plans passes: which columns of which rows they compute, what these see, and which keys and values they replace."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from transformers import PreTrainedModel
 
+from ..attention_masks import as_attention_mask, as_key_mask
 from .canvas import Canvas
-
-
-class Appended(NamedTuple):
-    """Tokens that a pass computes after the columns of the canvas, and the attention mask of all that it computes."""
-
-    input_ids: torch.LongTensor
-    position_ids: torch.LongTensor
-    mask: Any
 
 
 class Pass(NamedTuple):
@@ -22,64 +16,67 @@ class Pass(NamedTuple):
 
     Args:
         rows (`torch.LongTensor` of shape `(rows,)`, *optional*): rows of the canvas; `None` for all of them in order.
-        columns (`torch.LongTensor` of shape `(rows, columns)`, or `slice`): the columns of each, or of all.
+        columns (`torch.LongTensor` of shape `(rows, columns)`): the columns of each.
         scored (`torch.LongTensor` of shape `(rows, tokens)`): where in the input the head runs.
         num_keys (`int`): how many columns of the canvas, from the left, the queries attend to.
         seen (`torch.Tensor` of shape `(all rows, width)`, *optional*): 1 for the columns that are seen; `None` if all
-            are. A new tensor as soon as the columns change.
+            are.
+        start (`int`, *optional*): the first column, if all rows compute the same columns.
+        mask (`Any`, *optional*): the attention mask, in the form that the model takes.
         kept (`torch.BoolTensor` of shape `(rows, columns)`, *optional*): the columns whose keys and values the cache
             stores, by default all. The others only fill up shorter rows.
-        appended ([`Appended`], *optional*): further tokens, `(rows, tokens)`, seen in this pass and not stored.
+        appended (`torch.LongTensor`, *optional*): token ids and position ids, `(2, rows, tokens)`, computed after the
+            columns, seen in this pass, and not stored.
         embed (`Callable`, *optional*): returns the embeddings for this pass and the token ids, instead of the model.
     """
 
     rows: torch.LongTensor | None
-    columns: torch.LongTensor | slice
+    columns: torch.LongTensor
     scored: torch.LongTensor
     num_keys: int
-    seen: torch.Tensor | None
+    seen: torch.Tensor | None = None
+    start: int | None = None
+    mask: Any = None
     kept: torch.BoolTensor | None = None
-    appended: Appended | None = None
+    appended: torch.LongTensor | None = None
     embed: "Callable[[Pass, torch.LongTensor], torch.Tensor] | None" = None
-
-    @property
-    def first(self) -> int | torch.LongTensor:
-        """Returns the first column, for all rows or `(rows, 1)`."""
-        return self.columns.start if isinstance(self.columns, slice) else self.columns[:, :1]
 
     @property
     def length(self) -> int:
         """Returns the number of columns of each row."""
-        columns = self.columns
-        return columns.stop - columns.start if isinstance(columns, slice) else columns.shape[1]
-
-    @property
-    def keys(self) -> "Pass":
-        """Returns the same rows with the columns that the queries attend to."""
-        return self._replace(columns=slice(0, self.num_keys))
+        return self.columns.shape[1]
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a tensor of the canvas, `(all rows, width)`, at the rows and columns of this pass."""
         tensor = tensor if self.rows is None else tensor[self.rows]
-        return tensor[:, self.columns] if isinstance(self.columns, slice) else tensor.gather(1, self.columns)
+        if self.start is not None:
+            return tensor[:, self.start : self.start + self.length]
+        return tensor.gather(1, self.columns)
+
+    def of_keys(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor of the canvas at the rows of this pass and the columns that the queries attend to."""
+        return (tensor if self.rows is None else tensor[self.rows])[:, : self.num_keys]
 
 
 class WholeCanvas:
     """Computes every column of the canvas in every pass, up to the end of the suffix window."""
 
-    # Whether to compute all rows in one pass, and each in its own window: fewer shapes to compile.
-    uniform = False
+    # Whether every pass has a mask: fewer shapes to compile.
+    always_masks = False
 
-    def __init__(self, canvas: Canvas, lead: int):
-        self.canvas = canvas
+    def __init__(self, canvas: Canvas, model: PreTrainedModel):
+        self.canvas, self.model = canvas, model
         # How many columns earlier the model predicts a token.
-        self.lead = lead
+        self.lead = int(model.shift_logits or model.predicts_next_block)
         self.suffix_length = canvas.config.suffix_length
+        # The mask of the last pass over all rows, and what it depends on.
+        self._mask: Any = None
+        self._mask_key: tuple[Any, ...] = ()
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
         """Returns the passes that score `wanted` columns, `(rows, columns)`, of open blocks or further masks."""
         end = max(self.ends())
-        return [Pass(None, slice(0, end), wanted, end, self.seen(end))]
+        return [self._shared(None, wanted, slice(0, end), end)]
 
     def ends(self) -> list[int]:
         """Returns, for each row, the column after the last one that the row computes and sees."""
@@ -88,19 +85,61 @@ class WholeCanvas:
             return [canvas.width] * len(canvas)
         return [min(canvas.open_edges(row)[1] + self.suffix_length, canvas.width) for row in range(len(canvas))]
 
-    def seen(self, num_keys: int) -> torch.Tensor | None:
+    def open_ends(self) -> torch.LongTensor:
+        """Returns the column after the open blocks of each row, `(rows, 1)`, as a tensor."""
+        return (self.canvas.block <= self.canvas.open_to[:, None]).sum(dim=1, keepdim=True)
+
+    def mask(self, planned: Pass) -> Any:
+        """Returns the attention mask of a pass, for models of this package in the form that their attention takes.
+
+        transformers would create it in every pass, and wait for the device to see whether it masks anything.
+        """
+        canvas, model, config = self.canvas, self.model, self.model.config.get_text_config()
+        if planned.seen is None:
+            return None
+        seen = planned.of_keys(planned.seen)
+        if canvas.attention == "full" or not model.takes_visibility:
+            return as_key_mask(config, seen, planned.length, model.dtype) if model.is_native else seen
+        if self._sees_all(planned):
+            return {"full_attention": None}
+        blocks = canvas.mask_blocks()
+        visible = seen[:, None].bool() & (planned.of_keys(blocks)[:, None] <= planned.of(blocks)[:, :, None])
+        return as_attention_mask(config, visible, model.dtype)
+
+    def _shared(self, rows: torch.LongTensor | None, scored: torch.LongTensor, columns: slice, num_keys: int) -> Pass:
+        """Returns a pass over the same columns of some rows."""
+        every = self.canvas.column_ids[columns].expand(len(scored), -1)
+        return self._masked(Pass(rows, every, scored, num_keys, self._seen(num_keys), columns.start))
+
+    def _seen(self, num_keys: int) -> torch.Tensor | None:
         """Returns which of the first `num_keys` columns are seen, or `None` if all are."""
         canvas, first_end = self.canvas, min(self.ends())
         if first_end == canvas.width:
-            return canvas.attention_mask if canvas.is_padded or canvas.attention != "full" else None
+            hides = canvas.is_padded or canvas.attention != "full" or self.always_masks
+            return canvas.attention_mask if hides else None
         if first_end == num_keys and not canvas.is_padded:
             return None
         return canvas.attention_mask * (canvas.column_ids < self.open_ends() + self.suffix_length)
 
-    def open_ends(self, rows: torch.LongTensor | None = None) -> torch.LongTensor:
-        """Returns the column after the open blocks of each row, `(rows, 1)`, as a tensor."""
-        ends = (self.canvas.block <= self.canvas.open_to[:, None]).sum(dim=1, keepdim=True)
-        return ends if rows is None else ends[rows]
+    def _masked(self, planned: Pass) -> Pass:
+        """Adds its mask to a pass. Passes over all rows share one until a row enters, leaves or moves on."""
+        canvas = self.canvas
+        if planned.rows is not None:
+            return planned._replace(mask=self.mask(planned))
+        key: tuple[Any, ...] = (planned.start, planned.length, planned.num_keys, canvas.width, list(canvas.row_ids))
+        if planned.start is None or self.suffix_length is not None or canvas.attention == "causal_past":
+            key += (tuple((status.open_from, status.open_to) for status in canvas.status),)
+        if key != self._mask_key:
+            self._mask, self._mask_key = self.mask(planned), key
+        return planned._replace(mask=self._mask)
+
+    def _sees_all(self, planned: Pass) -> bool:
+        """Returns whether no query of a pass over blocks has a key hidden: the pass is over the last block alone."""
+        canvas = self.canvas
+        if planned.start is None or canvas.is_padded or self.always_masks or not self.model.is_native:
+            return False
+        last_start = max(canvas.open_edges(row)[0] for row in range(len(canvas)))
+        return last_start <= planned.start and planned.length <= canvas.config.block_length
 
 
 class Windows(WholeCanvas):
@@ -109,8 +148,8 @@ class Windows(WholeCanvas):
     The window is the open blocks ("dual"), or takes in all that follows them ("prefix").
     """
 
-    def __init__(self, canvas: Canvas, lead: int):
-        super().__init__(canvas, lead)
+    def __init__(self, canvas: Canvas, model: PreTrainedModel):
+        super().__init__(canvas, model)
         self.suffix_is_cached = canvas.config.cache_implementation == "dual"
         self.refresh_interval = canvas.config.cache_refresh_interval
         # By row: its open blocks when it was last computed as a whole, and the passes since then.
@@ -123,19 +162,16 @@ class Windows(WholeCanvas):
         before, self._refreshed = self._refreshed, {}
         for row, row_id in enumerate(canvas.row_ids):
             (due if self._count_pass(row, *before.get(row_id, (None, None, 0))) else others).append(row)
-        seen = self.seen(canvas.width)
-        whole = Pass(None, slice(0, max(self.ends())), wanted, canvas.width, seen)
+        whole = slice(0, max(self.ends()))
         if not others:
-            return [whole]
+            return [self._shared(None, wanted, whole, canvas.width)]
         order, columns, kept = self._windows(due, others)
-        window = Pass(None, columns, wanted, canvas.width, seen, kept)
-        if due:
-            first, second = order[: len(due)], order[len(due) :]
-            whole = whole._replace(rows=first, scored=wanted[first])
-            window = window._replace(rows=second, scored=wanted[second])
+        first, second = (order[: len(due)], order[len(due) :]) if due else (None, None)
+        scored = wanted if second is None else wanted[second]
         # Columns that only fill up a row may lie outside.
-        window = window._replace(scored=(window.scored - columns[:, :1]).clamp(0, columns.shape[1] - 1))
-        return [whole, window] if due else [window]
+        scored = (scored - columns[:, :1]).clamp(0, columns.shape[1] - 1)
+        window = self._masked(Pass(second, columns, scored, canvas.width, self._seen(canvas.width), kept=kept))
+        return [window] if first is None else [self._shared(first, wanted[first], whole, canvas.width), window]
 
     def _count_pass(self, row: int, first: int | None, last: int | None, passes: int) -> bool:
         """Counts a pass of a row, and returns whether it must compute the whole row."""
@@ -174,20 +210,17 @@ class Blocks(WholeCanvas):
     their first token.
     """
 
-    def __init__(self, canvas: Canvas, lead: int):
-        super().__init__(canvas, lead)
+    def __init__(self, canvas: Canvas, model: PreTrainedModel):
+        super().__init__(canvas, model)
         # By row, the number of columns at its right end that the next pass computes.
         self._missing: dict[int, int] = {}
-        # The last tensor of columns, and what it depends on: the same as long as no row moves on.
-        self._columns: torch.LongTensor
-        self._columns_of: tuple[list[int], int] | None = None
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
         canvas = self.canvas
         entering = [row for row, row_id in enumerate(canvas.row_ids) if row_id not in self._missing]
         others = [row for row, row_id in enumerate(canvas.row_ids) if row_id in self._missing]
         self._missing |= {canvas.row_ids[row]: canvas.width - canvas.prompt_start(row) for row in entering}
-        if entering and others and not self.uniform:
+        if entering and others:
             order = torch.tensor(entering + others).to(wanted.device)
             first, second = order[: len(entering)], order[len(entering) :]
             passes = [self._pass(entering, first, wanted[first]), self._pass(others, second, wanted[second])]
@@ -205,16 +238,12 @@ class Blocks(WholeCanvas):
         starts = [canvas.width - self._missing[canvas.row_ids[row]] for row in rows]
         size = max(end - start for start, end in zip(starts, ends, strict=True))
         shared = slice(min(starts), max(ends))
-        columns: torch.LongTensor | slice = shared
-        first: int | torch.LongTensor = shared.start
-        if self.uniform or shared.stop - shared.start >= 2 * size:
-            key = (ends, size)
-            if self._columns_of != key:
-                first = (self.open_ends(index) - size).clamp(min=0)
-                self._columns, self._columns_of = first + canvas.column_ids[:size], key
-            columns = self._columns
-            first = columns[:, :1]
-        else:
-            size = shared.stop - shared.start
         # Columns that only fill up a row may lie outside.
-        return Pass(index, columns, (wanted - first).clamp(0, size - 1), shared.stop, canvas.attention_mask)
+        if shared.stop - shared.start < 2 * size:
+            scored = (wanted - shared.start).clamp(0, shared.stop - shared.start - 1)
+            return self._shared(index, scored, shared, shared.stop)
+        first = (self.open_ends() - size).clamp(min=0)
+        first = first if index is None else first[index]
+        scored = (wanted - first).clamp(0, size - 1)
+        columns = first + canvas.column_ids[:size]
+        return self._masked(Pass(index, columns, scored, shared.stop, canvas.attention_mask))

@@ -98,7 +98,7 @@ class ScoreProcessing(RowPart):
                 self._banned_ids = torch.tensor(self._banned, device=logits.device)
             logits = logits.index_fill(-1, self._banned_ids, -torch.inf)
         if config.min_new_tokens:
-            is_early = self.canvas.is_answer.cumsum(dim=1).gather(1, columns) <= config.min_new_tokens
+            is_early = (~self.canvas.is_given).cumsum(dim=1).gather(1, columns) <= config.min_new_tokens
             for token_id in config.eos_token_ids:
                 logits[..., token_id] = logits[..., token_id].masked_fill(is_early, -torch.inf)
         return logits

@@ -11,7 +11,7 @@ from hf_dparallel_rules.commit_rules import commit_by_count
 from ...attention_masks import as_attention_mask
 from ..configuration import DiffusionGenerationConfig
 from ..parts import Change, RowPart
-from ..plan import Appended, Pass
+from ..plan import Pass
 from ..prediction import TokenPrediction
 
 
@@ -38,23 +38,22 @@ class VerifiedCommits(RowPart):
         if not any(status.num_revisable for status in canvas.status):
             return planned
         columns = self._columns()
-        columns = columns if planned.rows is None else columns[planned.rows]
-        copied = planned._replace(columns=columns)
+        copied = planned._replace(columns=columns if planned.rows is None else columns[planned.rows], start=None)
         # Only tokens that were masked when their block was entered; the rest fills up shorter rows.
         is_seen = copied.of(canvas.is_open | canvas.revisable)
         input_ids = copied.of(canvas.sequences).masked_fill(is_seen, self.mask_token_id)
-        mask = self._mask(planned, columns, is_seen)
-        wanted = planned.first + planned.scored
-        is_verified = planned._replace(columns=wanted).of(canvas.revisable)
-        scored = torch.where(is_verified, planned.length + wanted - columns[:, :1], planned.scored)
-        return planned._replace(scored=scored, appended=Appended(input_ids, copied.of(canvas.position_ids), mask))
+        wanted = planned.columns[:, :1] + planned.scored
+        is_verified = copied._replace(columns=wanted).of(canvas.revisable)
+        scored = torch.where(is_verified, planned.length + wanted - copied.columns[:, :1], planned.scored)
+        appended = torch.stack([input_ids, copied.of(canvas.position_ids)])
+        return planned._replace(scored=scored, appended=appended, mask=self._mask(planned, copied, is_seen))
 
-    def _mask(self, planned: Pass, columns: torch.LongTensor, is_seen: torch.BoolTensor) -> Any:
-        """Returns the mask of a pass and the copy of these columns, which sees itself where `is_seen`."""
+    def _mask(self, planned: Pass, copied: Pass, is_seen: torch.BoolTensor) -> Any:
+        """Returns the mask of a pass and of the copy, which sees itself where `is_seen`."""
         canvas, model, lead = self.canvas, self.model, int(self.model.shift_logits)
-        copied, length, column = planned._replace(columns=columns), columns.shape[1], columns[:, :, None]
-        keys, key_mask = canvas.column_ids[: planned.num_keys], canvas.attention_mask
-        seen = planned.keys.of(key_mask if planned.seen is None else planned.seen)[:, None].bool()
+        length, column = copied.length, copied.columns[:, :, None]
+        keys = canvas.column_ids[: planned.num_keys]
+        seen = planned.of_keys(canvas.attention_mask if planned.seen is None else planned.seen)[:, None].bool()
         is_other = keys != column
         if lead:
             # Every model predicts a first token at its own column.
@@ -66,7 +65,9 @@ class VerifiedCommits(RowPart):
         if canvas.attention != "full":
             # A token sees the blocks up to its own, in canvas and copy.
             blocks = canvas.mask_blocks()
-            query, key = (torch.cat([part.of(blocks), copied.of(blocks)], dim=1) for part in (planned, planned.keys))
+            query, key = (
+                torch.cat([part, copied.of(blocks)], dim=1) for part in (planned.of(blocks), planned.of_keys(blocks))
+            )
             visible &= key[:, None] <= query[:, :, None]
         return as_attention_mask(model.config.get_text_config(), visible, model.dtype)
 
