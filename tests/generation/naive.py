@@ -152,7 +152,8 @@ def naive_generate(
                 write(row, follow_form(row, form, probs, guesses, chosen))
                 continue
             changes, unsettled = revise(row, probs, guesses, chosen)
-            unsettled -= {row.open.start} if row.settings["first_alone"] else set()
+            # The first token of a block is not revised once the block is the first open one.
+            unsettled -= {block.start for block in row.blocks} if row.settings["first_alone"] else set()
             write(row, {i: guesses[i].token for i in chosen} | changes)
             continue
         row.tokens, row.steps = row.tokens[row.first_new : stop], row.steps[row.first_new : stop]

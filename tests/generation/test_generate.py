@@ -336,6 +336,23 @@ def test_verified_commits_of_models_that_decode_by_block_equal_the_naive_loop(ma
         check_case((make, 2, [[2, 3], [4] * 9, [9]], settings | {"revocation_threshold": 0.9} | rule, 2))
 
 
+@pytest.mark.parametrize(
+    "revision",
+    [{"soft_threshold": 0.3}, {"confidence_threshold": 0.3, "editing_threshold": 0.1, "max_post_steps": 16}],
+)
+def test_a_last_block_of_one_token_that_was_decided_in_the_block_before(revision):
+    """Once its block is the first open one, it is not revised, and no pass has anything left to predict."""
+    settings = {
+        "block_length": 4,
+        "block_origin": "answer",
+        "max_new_tokens": 9,
+        "stop_at_eos": False,
+        "pad_token_id": 0,
+    }
+    settings |= {"max_active_blocks": 2, "block_add_threshold": 0.5}
+    check_case((make_fast_dllm, 2, [[2, 3, 4, 5, 6], [7], [8, 9], [10, 11, 12]], settings | revision, 2))
+
+
 SEVERAL = ENDS | {"block_length": 4, "max_active_blocks": 3, "block_add_threshold": 0.25, "max_new_tokens": 24}
 SEVERAL |= {"cache_implementation": "dual", "cache_refresh_interval": None}
 GUIDED = ENDS | {"block_length": 8, "max_new_tokens": 3, "entropy_threshold": 9.0}
