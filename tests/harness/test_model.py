@@ -10,6 +10,7 @@ from lm_eval.api.registry import get_model
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
 from peft import LoraConfig, get_peft_model
+from tokenizers.processors import TemplateProcessing
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.cost import DecodingCost, mean_cost
@@ -168,6 +169,24 @@ def test_prompts_are_made_as_the_harness_makes_them():
     # A template that begins with the beginning-of-sequence token has made it already.
     lm.tokenizer.add_bos_token = True
     assert lm.tok_encode("<s> 5") == [0, 7]
+
+
+def test_prompts_have_no_end_token_of_tokenizers_that_close_texts():
+    """As ModernBERT's [CLS] x [SEP]. A chat has the tokens that it has for `generate`."""
+    lm = make_lm()
+    ends = [("<s>", 0), ("</s>", 1)]
+    lm.tokenizer._tokenizer.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
+    lm.tokenizer.chat_template = "{% for message in messages %}{{ message['content'] + ' ' }}{% endfor %}"
+    plain = lm.tokenizer("3 4 5", add_special_tokens=False)["input_ids"]
+    assert lm.tok_encode("3 4 5") == [0, *plain]
+    assert lm._encode_pair("3 4", " 5") == ([0, *plain[:2]], plain[2:])
+    chat = lm.apply_chat_template([{"role": "user", "content": "3 4"}])
+    assert (
+        lm.tok_encode(chat)
+        == plain[:2]
+        == lm.tokenizer.apply_chat_template([{"role": "user", "content": "3 4"}], return_dict=False)
+    )
+    assert lm._encode_pair(chat, "5") == (plain[:2], plain[2:])
 
 
 def test_long_prompts_are_cut_on_the_left_to_leave_room_for_the_answer():

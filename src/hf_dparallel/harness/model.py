@@ -25,6 +25,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from ..data.prompts import encode_text
 from ..environment import device_name, join_processes
 from ..evaluation.cost import DecodingCost
 from ..generation.answerer import Answerer
@@ -80,7 +81,6 @@ class DiffusionHarnessLM(TemplateLM):
 
     # As for any model of transformers.
     tokenizer_name = HFLM.tokenizer_name
-    apply_chat_template = HFLM.apply_chat_template
     chat_template_args: dict[str, Any] = {}
     gather_object = HFLM.gather_object
 
@@ -127,6 +127,7 @@ class DiffusionHarnessLM(TemplateLM):
         # Only its special tokens count: each request has settings of its own.
         self._resolved = resolve(self.model, DiffusionGenerationConfig(**settings), self.tokenizer)
         self.costs: Costs = {}
+        self._chats: set[str] = set()
 
     # Text and tokens.
 
@@ -142,11 +143,22 @@ class DiffusionHarnessLM(TemplateLM):
         return bos if bos is not None else self.eot_token_id
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs) -> list[int]:
-        """Encodes a text. If it begins with the beginning-of-sequence token, it does not get another."""
-        if add_special_tokens is None:
-            bos = self.tokenizer.bos_token
-            add_special_tokens = not (bos and string.startswith(bos))
-        return self.tokenizer.encode(string, add_special_tokens=add_special_tokens)
+        """Encodes a text that is to be continued: as `generate` reads it, chats without more special tokens."""
+        if add_special_tokens or (add_special_tokens is None and string not in self._chats):
+            return encode_text(self.tokenizer, string)
+        return self.tokenizer.encode(string, add_special_tokens=False)
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Renders a chat, or its beginning up to the middle of an answer."""
+        chat = HFLM.apply_chat_template(self, chat_history, add_generation_prompt)
+        self._chats.add(chat)
+        return chat
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        special = False if context in self._chats else None
+        start = context.rstrip()
+        context_ids = self.tok_encode(start, special)
+        return context_ids, self.tok_encode(context + continuation, special)[len(context_ids) :]
 
     # Requests.
 
