@@ -132,13 +132,13 @@ def test_imports_have_no_cycle():
 
 # What stands higher may import what stands lower, never the other way round, and nobody imports another of its layer.
 LAYERS = [
-    ("rules", "_version", "attention_masks", "hashes", "pass_colors", "reports", "sandbox", "terminal"),
+    ("rules", "_version", "attention_masks", "hashes", "pass_colors", "reports", "terminal"),
     ("environment", "generation"),
     ("models", "data", "serving", "inspection"),
     ("evaluation",),
     ("hub",),
     ("engines",),
-    ("training", "harness"),
+    ("training",),
     ("demo", "_on_demand", "experimental"),
     # The face of the package: the public names.
     ("",),
@@ -183,7 +183,7 @@ def test_the_page_for_readers_has_the_layers_and_the_files():
     order = [floor for (floor,) in floors]
     assert order == sorted(order, reverse=True)
     left_out = FLOOR.keys() - {room for rooms in lines for room in rooms}
-    assert left_out == {"_version", "pass_colors", "sandbox", "terminal", "_on_demand", ""}
+    assert left_out == {"_version", "pass_colors", "terminal", "_on_demand", ""}
 
     files = re.findall(r"^\| `(hf_dparallel\S+)` \| (\d+) \|", page, flags=re.MULTILINE)
     lengths = {name: len((SOURCES / name).read_text().splitlines()) for name, _ in files}
@@ -191,7 +191,7 @@ def test_the_page_for_readers_has_the_layers_and_the_files():
     assert 1700 <= sum(lengths.values()) <= 2000
 
 
-@pytest.mark.parametrize("package", ["evaluation", "inspection", "harness", "models"])
+@pytest.mark.parametrize("package", ["evaluation", "inspection", "models"])
 def test_measuring_knows_no_training(package):
     for name in (name for name in MODULES if subpackage(name) == package):
         assert "training" not in map(subpackage, imported_modules(name, inside_functions=True))

@@ -17,15 +17,15 @@ from examples.paper.tasks.chat_answers import complete_from_chat, extract_from_c
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.intervals import wilson_interval
+from hf_dparallel.evaluation.lm_eval import DiffusionHarnessLM
+from hf_dparallel.evaluation.lm_eval.costs import COST_NAMES
+from hf_dparallel.evaluation.lm_eval.run import TaskRunner
 from hf_dparallel.generation import mixin
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
-from hf_dparallel.harness import DiffusionHarnessLM
-from hf_dparallel.harness.costs import COST_NAMES
-from hf_dparallel.harness.run import TaskRunner
 from hf_dparallel.hub.facts import read_figures
 
-from .harness.helpers import DATASETS, make_lm
+from .evaluation.lm_eval.helpers import DATASETS, make_lm
 from .helpers import make_llada, make_tokenizer, read_json, read_jsonl, save_two_students
 
 

@@ -18,8 +18,8 @@ from transformers import AutoConfig
 from transformers.utils import find_adapter_config_file
 
 from hf_dparallel.environment import join_processes
-from hf_dparallel.harness import DiffusionHarnessLM
-from hf_dparallel.harness.run import TaskRunner
+from hf_dparallel.evaluation.lm_eval import DiffusionHarnessLM
+from hf_dparallel.evaluation.lm_eval.run import TaskRunner
 
 from .presets import METHODS, PRESETS, choose_benchmarks, choose_methods
 from .tables import Comparison, comparison_tables

@@ -8,11 +8,11 @@ from typing import Any
 
 from hf_dparallel.environment import describe_environment, describe_hardware
 from hf_dparallel.evaluation.intervals import wilson_interval
+from hf_dparallel.evaluation.lm_eval.costs import COST_NAMES, tasks_of
+from hf_dparallel.evaluation.lm_eval.model import DiffusionHarnessLM
+from hf_dparallel.evaluation.lm_eval.request_settings import check_gen_kwargs, without_recipe
+from hf_dparallel.evaluation.lm_eval.run import TaskRunner, scores_of
 from hf_dparallel.evaluation.rows import write_evaluation
-from hf_dparallel.harness.costs import COST_NAMES, tasks_of
-from hf_dparallel.harness.model import DiffusionHarnessLM
-from hf_dparallel.harness.request_settings import check_gen_kwargs, without_recipe
-from hf_dparallel.harness.run import TaskRunner, scores_of
 from hf_dparallel.hashes import stable_hash
 from hf_dparallel.reports import results_table, write_report
 

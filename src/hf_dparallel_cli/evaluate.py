@@ -162,8 +162,8 @@ def evaluate_tasks(
     require("evaluate --tasks", "lm_eval")
     from lm_eval.utils import make_table
 
-    from hf_dparallel.harness.model import DiffusionHarnessLM
-    from hf_dparallel.harness.run import TaskRunner, scores_of
+    from hf_dparallel.evaluation.lm_eval.model import DiffusionHarnessLM
+    from hf_dparallel.evaluation.lm_eval.run import TaskRunner, scores_of
 
     state = join_processes()
     options["fewshot_as_multiturn"] = options["apply_chat_template"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ..harness.helpers import DATASETS
+from ..evaluation.lm_eval.helpers import DATASETS
 from ..helpers import read_json, read_jsonl, save_two_students, write_jsonl
 from ..processes import run_in_two_processes
 
@@ -160,7 +160,7 @@ def test_two_processes_share_the_samples(on_tasks, folder, tmp_path):
 @pytest.mark.slow  # the harness looks through its 15 thousand files
 @pytest.mark.parametrize("task", ["counting", "humaneval"])
 def test_the_command_of_the_harness_finds_the_model(folder, tmp_path, task):
-    program = [sys.executable, "-m", "hf_dparallel.harness", "--model", "hf-dparallel", "--log_samples"]
+    program = [sys.executable, "-m", "hf_dparallel.evaluation.lm_eval", "--model", "hf-dparallel", "--log_samples"]
     settings = f"pretrained={folder / 'base'},adapter={folder / 'dparallel'},block_length=8,max_new_tokens=16"
     argv = [
         "--model_args",

@@ -3,9 +3,9 @@
 
 import pytest
 
-from hf_dparallel.harness import run
+from hf_dparallel.evaluation.lm_eval import run
 
-from ..pages import ROOT, run_blocks
+from ...pages import ROOT, run_blocks
 
 
 @pytest.mark.usefixtures("_few_tasks", "_in_datasets")

@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""`python -m hf_dparallel.harness`: the command `lm_eval` with the model `hf-dparallel`, which this package registers.
+"""Runs the command `lm_eval` with the model `hf-dparallel`: `python -m hf_dparallel.evaluation.lm_eval`.
 
-The harness has no way to find models of other packages by itself.
+lm-eval has no way to find models of other packages by itself.
 """
 
 import shutil

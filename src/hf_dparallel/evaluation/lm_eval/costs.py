@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..evaluation.cost import DecodingCost, mean_cost
+from ..cost import DecodingCost, mean_cost
 
 
 # The cost of each answer by task, document and name of the request.

@@ -6,11 +6,11 @@ import math
 import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.evaluation.lm_eval.request_settings import read_gen_kwargs, without_recipe
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.harness.request_settings import read_gen_kwargs, without_recipe
 from hf_dparallel_rules.settings import SETTINGS
 
-from ..helpers import make_llada, make_tokenizer
+from ...helpers import make_llada, make_tokenizer
 
 
 def read(gen_kwargs, recipe=None, **defaults):

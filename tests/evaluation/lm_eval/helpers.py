@@ -1,18 +1,19 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Tiny models in the harness, and what they are asked."""
 
+import shutil
 from pathlib import Path
 
-from lm_eval import tasks
+import pytest
 from lm_eval.api.instance import Instance
 
-from hf_dparallel.harness import DiffusionHarnessLM
+from hf_dparallel.evaluation.lm_eval import DiffusionHarnessLM
 
-from ..helpers import make_llada, make_tokenizer
+from ...helpers import make_llada, make_tokenizer
 
 
-DATASETS = Path(__file__).parents[1] / "fixtures" / "datasets"
-HARNESS_TASKS = Path(tasks.__file__).parent
+DATASETS = Path(__file__).parents[2] / "fixtures" / "datasets"
+needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 CANVAS = {"max_new_tokens": 16, "block_length": 8}
 
 

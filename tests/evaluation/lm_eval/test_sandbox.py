@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from hf_dparallel.harness import sandbox
-from hf_dparallel.harness.sandbox import MAX_PROCESSES, SandboxUnavailableError, run_program
+from hf_dparallel.evaluation.lm_eval import sandbox
+from hf_dparallel.evaluation.lm_eval.sandbox import MAX_PROCESSES, SandboxUnavailableError, run_program
+
+from .helpers import needs_bubblewrap
 
 
 # The module by itself, which is there at once.
 IMPORT = f"import sys\nsys.path.append({str(Path(sandbox.__file__).parent)!r})\nimport sandbox\n"
-needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
 REFUSED = """
 import ctypes, os, signal, socket, subprocess, sys, threading, time

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel_rules.settings import SETTINGS, Setting
 
-from ..generation.configuration import DiffusionGenerationConfig, resolve
+from ...generation.configuration import DiffusionGenerationConfig, resolve
 
 
 # The harness's names for the answer limit, which is the canvas. The first one given counts.

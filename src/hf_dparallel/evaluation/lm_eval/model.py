@@ -25,13 +25,13 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from ..data.prompts import encode_text
-from ..environment import device_name, join_processes
-from ..evaluation.cost import DecodingCost
-from ..generation.answerer import Answerer
-from ..generation.configuration import DiffusionGenerationConfig, resolve
-from ..generation.standard_parts import StopTextCriteria
-from ..hashes import stable_hash
+from ...data.prompts import encode_text
+from ...environment import device_name, join_processes
+from ...generation.answerer import Answerer
+from ...generation.configuration import DiffusionGenerationConfig, resolve
+from ...generation.standard_parts import StopTextCriteria
+from ...hashes import stable_hash
+from ..cost import DecodingCost
 from .costs import Costs, costs_by_task
 from .likelihood import estimate_log_likelihood
 from .request_settings import RequestSettings, read_gen_kwargs, without_recipe

@@ -14,10 +14,10 @@ from tokenizers.processors import TemplateProcessing
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.cost import DecodingCost, mean_cost
-from hf_dparallel.harness import DiffusionHarnessLM
-from hf_dparallel.harness import model as harness_model
+from hf_dparallel.evaluation.lm_eval import DiffusionHarnessLM
+from hf_dparallel.evaluation.lm_eval import model as harness_model
 
-from ..helpers import make_llada, make_tokenizer
+from ...helpers import make_llada, make_tokenizer
 from .helpers import CANVAS, make_lm, make_requests
 
 

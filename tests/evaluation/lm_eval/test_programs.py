@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 
-from hf_dparallel.harness.programs import SandboxedCodeEval, code_of
-from hf_dparallel.harness.run import TaskRunner
-from hf_dparallel.harness.sandbox import SandboxUnavailableError
+from hf_dparallel.evaluation.lm_eval.programs import SandboxedCodeEval, code_of
+from hf_dparallel.evaluation.lm_eval.run import TaskRunner
+from hf_dparallel.evaluation.lm_eval.sandbox import SandboxUnavailableError
 
-from .test_sandbox import needs_bubblewrap
+from .helpers import needs_bubblewrap
 
 
 pytestmark = pytest.mark.usefixtures("_few_tasks")
@@ -95,7 +95,7 @@ def test_where_bubblewrap_is_missing_programs_run_only_if_that_is_confirmed(runn
         with pytest.raises(SandboxUnavailableError, match="which is missing. Install it .*--confirm_run_unsafe_code"):
             runner.load([name])
     # In its own way, which downloads a metric.
-    monkeypatch.setattr("hf_dparallel.harness.run.use_sandbox", lambda: pytest.fail("uses the sandbox"))
+    monkeypatch.setattr("hf_dparallel.evaluation.lm_eval.run.use_sandbox", lambda: pytest.fail("uses the sandbox"))
     runner.confirm_run_unsafe_code = True
     assert runner.load(["dangerous"]) == ["dangerous"]
 

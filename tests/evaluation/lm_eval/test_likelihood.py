@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from hf_dparallel import enable_diffusion_generation
-from hf_dparallel.harness.likelihood import (
+from hf_dparallel.evaluation.lm_eval.likelihood import (
     estimate_log_likelihood,
     mask_answers,
     masked_counts,
     masked_log_probabilities,
 )
 
-from ..helpers import RemoteCodeConfig, RemoteCodeModel, make_dream, make_llada, make_nemotron
+from ...helpers import RemoteCodeConfig, RemoteCodeModel, make_dream, make_llada, make_nemotron
 from .helpers import make_lm
 
 
