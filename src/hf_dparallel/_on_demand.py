@@ -7,7 +7,7 @@ from .data.trajectories import generate_trajectories as generate_trajectories
 from .engines.export import export_for_engine as export_for_engine
 from .evaluation.callback import DecodingCallback as DecodingCallback
 from .evaluation.decoding import evaluate_decoding as evaluate_decoding
-from .hub.publish import push_model_to_hub as push_model_to_hub
+from .hub.push import push_model_to_hub as push_model_to_hub
 from .training.collator import DataCollatorForSemiAutoregressiveMasking as DataCollatorForSemiAutoregressiveMasking
 from .training.config import CertaintyForcingConfig as CertaintyForcingConfig
 from .training.losses import certainty_forcing_loss as certainty_forcing_loss

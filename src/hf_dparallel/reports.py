@@ -44,6 +44,12 @@ def write_json(value: Mapping[str, Any], path: str | os.PathLike) -> None:
     Path(path).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
+def check_is_new(output_dir: Path) -> None:
+    """Refuses a folder or file where something would be overwritten."""
+    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
+        raise FileExistsError(f"`output_dir={output_dir}` is not empty. Give a new folder.")
+
+
 def read_report(path: str | os.PathLike) -> dict[str, Any]:
     """Reads a report by its path or its folder."""
     return read_json(Path(path) / REPORT_NAME if Path(path).is_dir() else Path(path))

@@ -60,7 +60,7 @@ def calibrate_command(
     from hf_dparallel.generation.answerer import Answerer
     from hf_dparallel.generation.configuration import recipe_of
     from hf_dparallel.hashes import dataset_hash
-    from hf_dparallel.hub.files import CALIBRATION_NAME
+    from hf_dparallel.hub.push import CALIBRATION_NAME
     from hf_dparallel.reports import write_json
     from hf_dparallel_rules.settings import settings_of
 

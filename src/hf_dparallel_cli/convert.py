@@ -23,11 +23,8 @@ def convert_command(model: str, output_dir: str, block_length: int | None) -> di
 
     Example: hf-dparallel convert Qwen/Qwen3-0.6B --output_dir runs/qwen3-diffusion --block_length 32
     """
-    from hf_dparallel.hub.facts import ModelFacts
-    from hf_dparallel.hub.files import SUMMARY_NAME, check_is_new, hub_name
-    from hf_dparallel.hub.publish import write_companions
     from hf_dparallel.models.convert import convert_to_diffusion
-    from hf_dparallel.reports import write_json
+    from hf_dparallel.reports import check_is_new
 
     from .loading import checked_name
 
@@ -37,10 +34,7 @@ def convert_command(model: str, output_dir: str, block_length: int | None) -> di
         converted, tokenizer = convert_to_diffusion(model, block_length=block_length)
     converted.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    about = {"base_model": hub_name(model), "architecture": type(converted).__name__, "is_trained": False}
-    write_json(about, folder / SUMMARY_NAME)
-    write_companions(ModelFacts.read(folder, folder.name))
-    figures = {"architecture": about["architecture"], "attention": converted.attention, "output_dir": output_dir}
+    figures = {"architecture": type(converted).__name__, "attention": converted.attention, "output_dir": output_dir}
     figures |= {name: getattr(tokenizer, name) for name in ("mask_token", "mask_token_id")}
     echo_table(figures)
     click.echo(

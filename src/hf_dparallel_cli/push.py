@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel push`: publishes an adapter or a model on the Hub."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -9,25 +9,17 @@ from .console import echo_table, note
 from .options import common_options, settings_options
 
 
-if TYPE_CHECKING:
-    from hf_dparallel.hub.files import Content
-
-# Shown by a dry run where a push needs the name of the base model.
-_UNNAMED = "NAME-OF-THE-BASE-MODEL"
-
-
 @click.command()
 @click.argument("path", type=click.Path())
 @click.argument("repo_id")
 @click.option("--base_model", help="Hub name of the base model, if it was a folder.")
 @click.option("--report", type=click.Path(), help="Results for the card: the file of `evaluate --json FILE`.")
-@click.option("--example", type=click.Path(), help="Example for the card: the file of `generate --json FILE`.")
 @click.option("--dataset_name", help="Hub name of the training data, for the card.")
 @click.option("--license", help="Identifier of the licence for the card, such as 'mit' or 'apache-2.0'.")
 @click.option("--private", is_flag=True, help="Make a new repository private.")
 @click.option("--revision", help="Branch to push to, which is created if necessary. By default 'main'.")
 @click.option("--create_pr", is_flag=True, help="Open a pull request instead of pushing directly.")
-@click.option("--commit_message", help="Message of the commit.")
+@click.option("--commit_message", default="Upload with hf-dparallel", help="Message of the commit.")
 @click.option("--dry_run", is_flag=True, help="Run the checks, and show the card and the files, without uploading.")
 @settings_options
 @common_options
@@ -37,7 +29,7 @@ def push_command(
     private: bool,
     revision: str | None,
     create_pr: bool,
-    commit_message: str | None,
+    commit_message: str,
     dry_run: bool,
     settings: dict[str, Any],
     **on_card: str | None,
@@ -48,13 +40,13 @@ def push_command(
 
     Example: hf-dparallel push runs/student user/my-student --dry_run
     """
-    from hf_dparallel.hub.publish import push_model_to_hub
+    from hf_dparallel.hub.push import push_model_to_hub
 
     from .loading import read_settings
 
     about: dict[str, Any] = {"repo_id": repo_id, "generation_config": read_settings(settings), **on_card}
     if dry_run:
-        return show(_files_of_model(path, **about), repo_id)
+        return show(path, **about)
     how: dict[str, Any] = {"revision": revision, "create_pr": create_pr, "commit_message": commit_message}
     # As in huggingface_hub, the default of an organization applies.
     commit = push_model_to_hub(path, **about, **how, private=private or None)
@@ -63,24 +55,14 @@ def push_command(
     return figures
 
 
-def _files_of_model(path: str, **about: Any) -> "dict[str, Content]":
-    from hf_dparallel.hub.facts import ModelFacts
-    from hf_dparallel.hub.publish import files_to_push
-
-    facts = ModelFacts.read(path, **about)
-    if facts.adapter and facts.base_model is None:
-        facts = ModelFacts.read(path, **about | {"base_model": _UNNAMED})
-    return files_to_push(facts)
-
-
-def show(files: "dict[str, Content]", repo_id: str) -> dict[str, Any]:
+def show(path: str, repo_id: str, **about: Any) -> dict[str, Any]:
     """Prints what would be pushed, and returns the sizes of the files in bytes."""
-    card = files.get("README.md")
-    if isinstance(card, bytes):
-        click.echo(card.decode())
+    from hf_dparallel.hub.push import CARD_NAME, files_to_push
+
+    files = files_to_push(path, repo_id, **about)
+    card = files[CARD_NAME]
+    click.echo(card.decode() if isinstance(card, bytes) else card.read_text(encoding="utf-8"))
     sizes = {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in files.items()}
     echo_table({name: f"{size:,} bytes" for name, size in sizes.items()})
-    if any(isinstance(it, bytes) and _UNNAMED.encode() in it for it in files.values()):
-        note("To push, name the base model on the Hub with `--base_model NAME`; push it first if it is not there.")
-    note(f"Nothing was sent. Not checked: what {repo_id} holds already, and whether you may write to it.")
+    note(f"Nothing was sent. Not checked: whether you may write to {repo_id}.")
     return {"repo_id": repo_id, "files": sizes}

@@ -27,7 +27,7 @@ from hf_dparallel.data.prompts import has_texts
 from hf_dparallel.demo import path_of
 from hf_dparallel.environment import require
 from hf_dparallel.generation.compatibility import has_adapter
-from hf_dparallel.hub.files import SUMMARY_NAME
+from hf_dparallel.hub.card import SUMMARY_NAME
 from hf_dparallel.reports import write_json
 from hf_dparallel.training.config import CertaintyForcingConfig
 from hf_dparallel.training.student import base_model, special_token_id

@@ -87,7 +87,7 @@ def test_a_student_for_an_engine(tmp_path, model_type, engine):
         assert words[words.index("--dllm-algorithm") + 1] == "LowConfidence"
     else:
         assert words[words.index("--dllm-confidence-threshold") + 1] == "0.9"
-    assert launch.replace(str(tmp_path / "out"), ".") in (tmp_path / "out" / "README.md").read_text()
+    assert launch.replace(str(tmp_path / "out"), ".") in (tmp_path / "out" / "launch.sh").read_text()
 
 
 def test_editing_in_the_words_of_sglang(tmp_path):

@@ -17,14 +17,15 @@ from hf_dparallel_rules.settings import SETTINGS, SettingError
 from ..generation.compatibility import has_adapter
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of, resolve
 from ..generation.inputs import vocabulary_size
-from ..hub.facts import ModelFacts
-from ..hub.files import LAUNCH_NAME, SUMMARY_NAME, YAML_NAME, check_is_new
-from ..hub.publish import write_companions
-from ..reports import read_json, write_json
+from ..hub.card import SUMMARY_NAME
+from ..reports import check_is_new, read_json, write_json
 
 
 logger = logging.get_logger(__name__)
 
+# The line that starts the engine, and what it reads beside the checkpoint.
+LAUNCH_NAME = "launch.sh"
+YAML_NAME = "dllm.yaml"
 COMMANDS = {
     "sglang": "sglang serve --model-path {folder} --trust-remote-code --dllm-algorithm {algorithm} "
     f"--dllm-algorithm-config {{folder}}/{YAML_NAME} --max-running-requests 16",
@@ -52,8 +53,8 @@ def export_for_engine(
     Writes a student as a folder that SGLang, LMDeploy or the published code of its family loads.
 
     The folder holds merged weights under the published names, `config.json` with the architecture that the engine
-    knows, tokenizer and chat template, the code of the base model if it has some, the recipe, a card, and the settings
-    of the engine. hf-dparallel loads it, too. Everything is checked before anything is written.
+    knows, tokenizer and chat template, the code of the base model if it has some, the recipe, and the settings of the
+    engine. hf-dparallel loads it, too. Everything is checked before anything is written.
 
     Args:
         student (`str` or `os.PathLike`):
@@ -119,7 +120,6 @@ def export_for_engine(
         return COMMANDS[engine].format(folder=folder, algorithm=algorithm, **settings)
 
     (output_dir / LAUNCH_NAME).write_text(command(".") + "\n", encoding="utf-8")
-    write_companions(ModelFacts.read(output_dir, output_dir.name, base_model=base_model))
     return command(shlex.quote(str(output_dir)))
 
 
@@ -127,8 +127,8 @@ def _base_of(model: PreTrainedModel, student: Path) -> str:
     """Returns the base model that an adapter or a saved model names, or the model itself."""
     if has_adapter(model):
         return model.peft_config[model.active_adapters()[0]].base_model_name_or_path
-    named = ModelFacts.read(student, student.name).summary.get("base_model") if student.is_dir() else None
-    return named or str(student)
+    summary = read_json(student / SUMMARY_NAME) if (student / SUMMARY_NAME).is_file() else {}
+    return summary.get("base_model") or str(student)
 
 
 def _published(base_model: str) -> tuple[dict[str, Any], list[Path]]:

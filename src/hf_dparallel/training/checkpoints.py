@@ -11,7 +11,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import sort_checkpoints
 from transformers.utils import ADAPTER_CONFIG_NAME, logging
 
-from ..hub.files import SUMMARY_NAME
+from ..hub.card import SUMMARY_NAME
 from .student import adapter_folder
 
 

@@ -2,15 +2,13 @@
 """The recipe of a student, by which it decodes as it was trained, and the record of its training."""
 
 from dataclasses import fields
-from importlib.metadata import version
 from typing import Any
 
 from transformers import TrainingArguments
 from transformers.trainer_utils import has_length
 
-from .._version import __version__
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
-from ..hub.files import hub_name
+from ..hub.push import hub_name
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
 from .default_collator import MASK_SETTINGS
@@ -69,15 +67,11 @@ def training_summary(trainer: Any) -> dict[str, Any]:
         # A folder of this machine says nothing to others.
         "base_model": hub_name(base.config.name_or_path),
         "base_revision": getattr(base.config, "_commit_hash", None),
-        "architecture": type(base).__name__,
         # Whether it decodes without `enable_diffusion_generation`.
         "is_native": base.is_native,
         "shift_logits": base.shift_logits,
         "attention": base.attention,
-        # `filter_trajectories` writes it.
-        "dataset_description": getattr(getattr(dataset, "info", None), "description", ""),
         "num_sequences": len(dataset) if has_length(dataset) else None,
         "settings": settings,
         "metrics": {name: logged[name] for name in _RECORDED_METRICS if name in logged},
-        "versions": {"hf-dparallel": __version__, **{name: version(name) for name in ("transformers", "torch")}},
     }

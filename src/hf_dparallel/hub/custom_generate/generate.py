@@ -3,8 +3,10 @@
 
 from hf_dparallel import DiffusionGenerationConfig, DiffusionGenerationMixin, enable_diffusion_generation
 
-# Written beside this file when it is published. transformers copies no other files than Python's to where it runs.
-from .recipe import RECIPE, SHIFT_LOGITS
+
+# Of the repository, written when it is published.
+RECIPE: dict = {}
+SHIFT_LOGITS: bool = False
 
 
 def generate(inputs=None, *, model, generation_config=None, **kwargs):

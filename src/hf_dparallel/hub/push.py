@@ -1,0 +1,177 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Publishes an adapter or a model: weights, recipe, tokenizer and card."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from transformers.utils import ADAPTER_CONFIG_NAME, GENERATION_CONFIG_NAME
+
+from .._version import __version__
+from ..generation.configuration import DiffusionGenerationConfig
+from ..reports import read_json
+from .card import SUMMARY_NAME, is_draft, make_card
+
+
+CARD_NAME = "README.md"
+CALIBRATION_NAME = "calibration.json"
+_CUSTOM_GENERATE = Path(__file__).parent / "custom_generate" / "generate.py"
+# All else in a folder stays there: optimizer states, training_args.bin, checkpoints, logs.
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
+_PUBLIC = (
+    *_WEIGHTS,
+    *("config.json", ADAPTER_CONFIG_NAME, GENERATION_CONFIG_NAME, CALIBRATION_NAME, SUMMARY_NAME),
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "additional_chat_templates/*"),
+    *(CARD_NAME, "LICENSE*", "NOTICE*", "*.png", "*.svg"),
+    *("*.py", "launch.sh", "dllm.yaml"),  # of a student that was exported for an engine
+)
+
+Content = Path | bytes
+
+
+def push_model_to_hub(
+    folder: str | os.PathLike,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    token: str | None = None,
+    commit_message: str = "Upload with hf-dparallel",
+    **about: Any,
+) -> CommitInfo:
+    r"""
+    Publishes an adapter or a model, with its decoding recipe and a card, in one commit.
+
+    [`files_to_push`] returns the files and sends nothing. The folder is not changed. Weights of an earlier push that
+    are not among the new ones are deleted.
+
+    Args:
+        folder (`str` or `os.PathLike`):
+            What [`CertaintyForcingTrainer`] or `save_pretrained` has saved.
+        repo_id (`str`):
+            Name of the repository, by default one of yours. It is created if there is none.
+        private, revision, create_pr, token, commit_message:
+            As in `create_repo` and [`~huggingface_hub.HfApi.create_commit`]. A branch is created if there is none.
+        about:
+            `base_model`, `generation_config`, `report`, `dataset_name`, `license` and `tags`, as in [`files_to_push`].
+
+    Returns:
+        [`~huggingface_hub.CommitInfo`]
+
+    Raises:
+        ValueError: before anything is uploaded: if there is no recipe, or the base model is a local folder.
+        OSError: if the folder holds no safetensors weights, or the Hub refuses.
+    """
+    api = HfApi(token=token)
+    if "/" not in repo_id:
+        repo_id = f"{api.whoami()['name']}/{repo_id}"
+    files = files_to_push(folder, repo_id, **about)
+    api.create_repo(repo_id, private=private, exist_ok=True)
+    if revision is not None and not create_pr:
+        api.create_branch(repo_id, branch=revision, exist_ok=True)
+    held = {Path(name) for name in api.list_repo_files(repo_id, revision=revision)}
+    stale = sorted(str(path) for path in held if path.parent == Path() and any(map(path.match, _WEIGHTS)))
+    changes: list[Any] = [CommitOperationAdd(name, content) for name, content in files.items()]
+    changes += [CommitOperationDelete(name) for name in stale if name not in files]
+    return api.create_commit(repo_id, changes, commit_message=commit_message, revision=revision, create_pr=create_pr)
+
+
+def files_to_push(
+    folder: str | os.PathLike,
+    repo_id: str,
+    *,
+    base_model: str | None = None,
+    generation_config: DiffusionGenerationConfig | None = None,
+    **about: Any,
+) -> dict[str, Content]:
+    """Returns what [`push_model_to_hub`] would upload: the path or the new content of each file, by its name there.
+
+    Args:
+        folder, repo_id:
+            As in [`push_model_to_hub`].
+        base_model (`str`, *optional*):
+            Name of the base model on the Hub. By default what the adapter says, which must then be such a name.
+        generation_config ([`DiffusionGenerationConfig`], *optional*):
+            Settings that take the place of the saved ones.
+        about:
+            `report`, `dataset_name`, `license` and `tags`, as in [`make_card`].
+    """
+    if not any(Path(folder).glob("*.safetensors")):
+        raise FileNotFoundError(
+            f"`{folder}` holds no weights in safetensors. Give the folder of `trainer.save_model()` or "
+            "`save_pretrained`."
+        )
+    found = {path for pattern in _PUBLIC for path in Path(folder).glob(pattern) if path.is_file()}
+    files: dict[str, Content] = {path.relative_to(folder).as_posix(): path for path in sorted(found)}
+    return files | made_files(folder, repo_id, base_model=base_model, generation_config=generation_config, **about)
+
+
+def made_files(
+    folder: str | os.PathLike,
+    repo_id: str,
+    *,
+    base_model: str | None = None,
+    generation_config: DiffusionGenerationConfig | None = None,
+    **about: Any,
+) -> dict[str, bytes]:
+    """Returns the files that are made for a push from those in the folder, see [`files_to_push`].
+
+    They are the recipe, `custom_generate/`, the card unless somebody has edited it, and for an adapter its
+    configuration with the name of the base model.
+    """
+    folder = Path(folder)
+    recipe = _read_recipe(folder, generation_config)
+    summary = read_json(folder / SUMMARY_NAME) if (folder / SUMMARY_NAME).is_file() else {}
+    code = _CUSTOM_GENERATE.read_text(encoding="utf-8")
+    code = code.replace("RECIPE: dict = {}", f"RECIPE: dict = {json.loads(recipe.to_json_string())!r}")
+    code = code.replace("SHIFT_LOGITS: bool = False", f"SHIFT_LOGITS: bool = {bool(summary.get('shift_logits'))}")
+    made = {
+        GENERATION_CONFIG_NAME: recipe.to_json_string(),
+        "custom_generate/generate.py": code,
+        "custom_generate/requirements.txt": f"hf-dparallel>={__version__}\n",
+    }
+    if (folder / ADAPTER_CONFIG_NAME).is_file():
+        adapter = read_json(folder / ADAPTER_CONFIG_NAME)
+        base_model = check_base_model(base_model or adapter.get("base_model_name_or_path"))
+        made[ADAPTER_CONFIG_NAME] = json.dumps({**adapter, "base_model_name_or_path": base_model}, indent=2)
+    if not (folder / CARD_NAME).is_file() or is_draft(folder / CARD_NAME):
+        made[CARD_NAME] = f"{make_card(folder, repo_id, recipe, base_model=base_model, **about)}\n"
+    return {name: text.encode() for name, text in made.items()}
+
+
+def check_base_model(name: str | None) -> str:
+    """Returns the name of an adapter's base model. Raises a `ValueError` unless it is a name on the Hub."""
+    if name is None or hub_name(name) is None:
+        raise ValueError(
+            f"`base_model` is {name!r}, a folder of this machine or no name of a repository, so that nobody else "
+            "could use the adapter. Name it as it is called on the Hub: `base_model=` (`--base_model "
+            "GSAI-ML/LLaDA-8B-Instruct`)."
+        )
+    return name
+
+
+def hub_name(name: str) -> str | None:
+    """Returns a name if a repository on the Hub can have it; `None` for a folder of this machine."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return None
+    return None if Path(name).exists() else name
+
+
+def _read_recipe(folder: Path, generation_config: DiffusionGenerationConfig | None) -> DiffusionGenerationConfig:
+    is_saved = (folder / GENERATION_CONFIG_NAME).is_file()
+    recipe = DiffusionGenerationConfig.from_pretrained(folder) if is_saved else DiffusionGenerationConfig()
+    recipe = recipe.updated(**(generation_config.settings() if generation_config else {}))
+    if not recipe.settings():
+        raise ValueError(
+            f"`{folder}` has no recipe ({GENERATION_CONFIG_NAME}), and would decode one token in each pass. Choose a "
+            "rule: `generation_config=DiffusionGenerationConfig(entropy_threshold=0.5)` (`--entropy_threshold 0.5`)."
+        )
+    return recipe
