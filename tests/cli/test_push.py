@@ -22,7 +22,7 @@ def test_push_then_generate_with_the_recipe(hub, adapter, hf):
     repository = hub.repository("user/student")
     assert repository.private and repository.commit("v1") == figures["commit"]
     assert b'"max_new_tokens": 64' in repository.files("v1")["generation_config.json"]
-    assert b"| This model" in repository.files("v1")["README.md"]
+    assert b"| Method" in repository.files("v1")["README.md"]
 
     # The base model has the tokenizer, which is found there.
     assert hf("push", adapter, "user/student")[0] == 0

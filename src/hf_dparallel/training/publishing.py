@@ -57,9 +57,11 @@ class PublishingMixin(Trainer):
         if not self.args.should_save:
             return
         folder = Path(output_dir or self.args.output_dir)
-        # It may hold a token, and nothing reads it. A push during the training writes it again, and must not send it.
+        # It may hold a token, and nothing reads it.
         (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
-        Path(self.args.output_dir, ".gitignore").write_text(f"{TRAINING_ARGS_NAME}\n", encoding="utf-8")
+        if self.args.push_to_hub:
+            # A push during the training writes it again, and must not send it.
+            Path(self.args.output_dir, ".gitignore").write_text(f"{TRAINING_ARGS_NAME}\n", encoding="utf-8")
         for target in {folder, folder / adapter_folder(self.model)}:
             student_recipe(self).save_pretrained(target)
             write_json(training_summary(self), target / SUMMARY_NAME)
