@@ -133,6 +133,11 @@ def test_model_without_head_is_refused():
         enable_diffusion_generation(make_modernbert().model, mask_token_id=63)
 
 
+def test_a_class_of_this_package_needs_no_enabling():
+    with pytest.raises(ValueError, match="is a class of this package"):
+        enable_diffusion_generation(make_llada(), mask_token_id=63)
+
+
 def test_check_leaves_the_model_in_its_mode():
     model = make_modernbert().train()
     enable_diffusion_generation(model, mask_token_id=63)

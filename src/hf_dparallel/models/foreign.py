@@ -60,6 +60,8 @@ def enable_diffusion_generation(
     if hasattr(model, "get_base_model"):
         enable_diffusion_generation(model.get_base_model(), mask_token_id, shift_logits, block_length)
         return model
+    if getattr(model, "is_native", False):
+        raise ValueError(f"{type(model).__name__} is a class of this package, and has `generate`. Leave out the call.")
     if getattr(model.config, "canvas_length", None):
         raise ValueError(f"{type(model).__name__} decodes canvases of random tokens. Use its own `generate`.")
     mask_token_id = mask_token_id if mask_token_id is not None else getattr(model.config, "mask_token_id", None)
