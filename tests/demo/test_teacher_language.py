@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 from teacher import wording
-from teacher.conversations import MAX_STEPS, SMALL_TALK, Conversation, generate_conversations, last_words
-from teacher.solutions import LARGEST_GIVEN, LARGEST_RESULT, OTHER, STOP, TOO_LARGE, is_whole, templates
-from teacher.testbed import conversation_dataset, reply_reward
+from teacher.conversations import SMALL_TALK, Conversation, generate_conversations, last_words
+from teacher.solutions import LARGEST_GIVEN, LARGEST_RESULT, OTHER, STOP, TOO_LARGE, is_whole
+from teacher.testbed import reply_reward
 from teacher.tokenizer import build_conversation_tokenizer
 from teacher.wording import UNKNOWN, VERBS, in_words
 
@@ -72,14 +72,6 @@ def test_answers_follow_from_the_questions(monkeypatch):
     assert num_signs > 500
 
 
-def test_questions_that_authors_wrote_have_a_gap_for_each_number():
-    for kind, questions in wording.QUESTIONS.items():
-        for question in questions:
-            gaps = "".join(sorted(re.findall("{([a-d])}", question)))
-            expected = "b" if "&" in kind else "abcd"[: len(kind) + 1]
-            assert gaps == expected or kind == "?", question
-
-
 def test_follow_ups_go_on_from_the_last_answer():
     for chat in of_kind("follow-up"):
         answers = [extract_answer(message["content"]) for message in chat.messages if message["role"] == "assistant"]
@@ -113,11 +105,6 @@ def test_every_equation_is_right_and_every_reply_whole():
 )
 def test_a_reply_is_whole_or_garbled(reply, is_right):
     assert is_whole(reply) == is_right
-
-
-def test_problems_have_as_many_steps_as_asked_for():
-    for problem in islice(generate_conversations(seed=1, steps=[MAX_STEPS]), 20):
-        assert problem.reply.count("=") == MAX_STEPS - (problem.answer is None)
 
 
 def test_replies_stop_where_the_numbers_end():
@@ -170,20 +157,6 @@ def test_tokenizer_takes_any_text(typed, read):
     assert TOKENIZER.convert_ids_to_tokens(TOKENIZER(typed)["input_ids"]) == read.split()
 
 
-def test_only_words_that_replies_write_with_a_capital_have_one():
-    vocabulary = set(TOKENIZER.get_vocab()) - set(TOKENIZER.all_special_tokens)
-    capitals = {word for text in [*templates(), *SMALL_TALK] for word in re.findall(r"\b[A-Z]\w*", text)}
-    assert {word for word in vocabulary if word != word.lower()} == capitals
-    assert TOKENIZER.convert_tokens_to_ids(sorted(capitals)) == TOKENIZER(" ".join(sorted(capitals)))["input_ids"]
-    assert len(TOKENIZER) == max(TOKENIZER.get_vocab().values()) + 1
-
-
-def test_replies_read_as_people_write():
-    ids = TOKENIZER("Now we take 6 away : 114 - 6 = 108 , so that is ; yes ?")["input_ids"]
-    assert TOKENIZER.decode(ids) == "Now we take 6 away: 114 - 6 = 108, so that is; yes?"
-    assert TOKENIZER.decode(TOKENIZER("199")["input_ids"][1]) == "9"
-
-
 def test_same_seed_same_conversations_and_no_question_in_both_splits():
     assert list(islice(generate_conversations(seed=0, kinds=KINDS), 10)) == CONVERSATIONS[:10]
     chats = islice(generate_conversations(0, "test", KINDS), 100)
@@ -192,16 +165,6 @@ def test_same_seed_same_conversations_and_no_question_in_both_splits():
     assert held_out and not any(messages in drawn for messages in held_out)
     with pytest.raises(ValueError, match='`split` must be "train" or "test", got \'valid\''):
         next(generate_conversations(0, "valid"))
-
-
-def test_rewards_of_numbers_and_of_whole_replies():
-    solution = "We start with 1 . Then we add 2 : 1 + 2 = 3 . The answer is 3 ."
-    completions = [solution, solution, OTHER, "We", "The answer is 3 ."]
-    answers = ["3", "4", OTHER, OTHER, "3"]
-    assert reply_reward(completions, answers) == [1.0, 0.0, 1.0, 0.0, 0.0]
-    messages = [[{"role": "assistant", "content": completion}] for completion in completions]
-    assert reply_reward(messages, answers) == [1.0, 0.0, 1.0, 0.0, 0.0]
-    assert set(conversation_dataset(20, 0, kind="other")["answer"]) <= {OTHER, TOO_LARGE}
 
 
 def test_a_masked_result_does_not_stand_in_the_next_sum():

@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 import pytest
 import torch
+from datasets import Dataset
 
 from hf_dparallel.evaluation.decoding import evaluate_decoding
 
@@ -113,6 +114,22 @@ def test_bad_arguments_are_found_before_decoding():
         evaluate_decoding(model, tokenizer, [{"prompt": "1"}], reward_of_the_text, RECIPE)
     with pytest.raises(ValueError, match="`batch_size` must be at least 1, got -1"):
         evaluate_decoding(model, tokenizer, prompts, reward_of_the_text, RECIPE, batch_size=-1)
+
+
+def test_chats_are_rendered_with_the_arguments_of_the_template():
+    model, tokenizer = make_llada(), make_tokenizer()
+    tokenizer.chat_template = "{{ thinking or '' }} {% for message in messages %}{{ message['content'] }} {% endfor %}"
+    chats = Dataset.from_list([{"prompt": [{"role": "user", "content": "3 4"}], "answer": "1"}])
+    texts = Dataset.from_list([{"prompt": "9 3 4", "answer": "1"}])
+    of_chats = evaluate_decoding(
+        model, tokenizer, chats, lambda completions, **_: [1.0], RECIPE, chat_template_kwargs={"thinking": "9"}
+    )
+    of_texts = evaluate_decoding(model, tokenizer, texts, lambda completions, **_: [1.0], RECIPE)
+    assert (
+        of_chats["nfe"]
+        == of_texts["nfe"]
+        != evaluate_decoding(model, tokenizer, chats, lambda completions, **_: [1.0], RECIPE)["nfe"]
+    )
 
 
 def test_an_exception_leaves_the_model_as_it_was():

@@ -32,7 +32,8 @@ class DecodingCallback(TrainerCallback):
       it falls short, a negative number. With `load_best_model_at_end=True` and
       `metric_for_best_model="decoding_score"` the trainer keeps the fastest checkpoint that is accurate enough.
 
-    Under several processes each decodes its share of the prompts.
+    Chats are rendered with the trainer's `chat_template_kwargs`. Under several processes each decodes its share of the
+    prompts.
 
     Args:
         trainer ([`CertaintyForcingTrainer`]):
@@ -74,7 +75,8 @@ class DecodingCallback(TrainerCallback):
         check_new_columns(dataset, ["completion_ids"])
         check_reward_columns(reward_funcs, dataset.column_names)
         self.answerer = Answerer(trainer.model, trainer.processing_class, generation_config, batch_size)
-        tokenize_prompts(dataset, trainer.processing_class, self.answerer.config.mask_token_id)
+        mask_token_id = self.answerer.config.mask_token_id
+        tokenize_prompts(dataset, trainer.processing_class, mask_token_id, trainer.args.chat_template_kwargs)
         self.trainer = trainer
         self.dataset = dataset
         self.reward_funcs = reward_funcs
@@ -101,7 +103,8 @@ class DecodingCallback(TrainerCallback):
         # Each training may have made a new model. The copy resolves its recipe anew, now that the model is in
         # evaluation mode, where it may have a cache.
         answerer = replace(self.answerer, model=trainer.model)
-        metrics = evaluate_answers(answerer, share, self.reward_funcs, "Decoding").metrics()
+        template = trainer.args.chat_template_kwargs
+        metrics = evaluate_answers(answerer, share, self.reward_funcs, "Decoding", template).metrics()
         sums = torch.tensor([len(share) * metrics[name] for name in _AVERAGED], device=trainer.args.device)
         means = (trainer.accelerator.reduce(sums) / len(self.dataset)).tolist()
         averages = dict(zip(_AVERAGED, means, strict=True))

@@ -2,10 +2,9 @@
 """Accuracy and cost of a decoding recipe on a dataset of prompts."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -45,6 +44,7 @@ def evaluate_decoding(
     description: str = "Evaluation",
     seed: int = 0,
     num_workers: int = 1,
+    chat_template_kwargs: dict[str, Any] | None = None,
 ) -> dict[str, float]:
     r"""
     Decodes the prompts of a dataset and measures how good the answers are and what they cost.
@@ -68,6 +68,8 @@ def evaluate_decoding(
             Seed of the draws with `temperature > 0`; each row has its own, whatever the batch.
         num_workers (`int`, *optional*, defaults to 1):
             Threads that decode side by side, each `batch_size` prompts: on a CPU faster for small models.
+        chat_template_kwargs (`dict`, *optional*):
+            Further arguments of the chat template, as in the training of the student. Those of a row win.
 
     Returns:
         `dict[str, float]`:
@@ -80,7 +82,7 @@ def evaluate_decoding(
         ValueError: if a prompt cannot be decoded, or the columns are not those that the reward functions need.
     """
     answerer = Answerer(model, tokenizer, generation_config, batch_size, seed, num_workers)
-    return evaluate_answers(answerer, dataset, reward_funcs, description).metrics()
+    return evaluate_answers(answerer, dataset, reward_funcs, description, chat_template_kwargs).metrics()
 
 
 def evaluate_answers(
@@ -88,19 +90,15 @@ def evaluate_answers(
     dataset: "Dataset",
     reward_funcs: RewardFunction | list[RewardFunction],
     description: str = "Evaluation",
-    prompt_ids: Sequence[list[int]] | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
 ) -> Evaluation:
-    """Returns what [`evaluate_decoding`] averages, prompt by prompt.
-
-    `prompt_ids` are the tokenized prompts, if the dataset does not have them as text or messages.
-    """
+    """Measures prompt by prompt what [`evaluate_decoding`] averages."""
     from tqdm.auto import tqdm
 
     check_new_columns(dataset, ["completion_ids"])
     check_reward_columns(reward_funcs, dataset.column_names)
     config = answerer.config
-    if prompt_ids is None:
-        prompt_ids = tokenize_prompts(dataset, answerer.tokenizer, config.mask_token_id)
+    prompt_ids = tokenize_prompts(dataset, answerer.tokenizer, config.mask_token_id, chat_template_kwargs)
     # Prompts of similar length next to one another need little padding.
     prompts = sorted(enumerate(prompt_ids), key=lambda prompt: len(prompt[1]))
     start = time.perf_counter()

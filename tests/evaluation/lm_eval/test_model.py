@@ -166,6 +166,9 @@ def test_prompts_are_made_as_the_harness_makes_them():
     )
     assert lm.apply_chat_template(chat[:2]) == HFLM.apply_chat_template(stand_in, chat[:2]) == "1 "
     assert lm.chat_template(True) == lm.tokenizer.chat_template
+    lm.chat_template_args = {"thinking": True}
+    lm.tokenizer.chat_template = "{{ thinking }}"
+    assert lm.apply_chat_template(chat) == "True"
     # A template that begins with the beginning-of-sequence token has made it already.
     lm.tokenizer.add_bos_token = True
     assert lm.tok_encode("<s> 5") == [0, 7]

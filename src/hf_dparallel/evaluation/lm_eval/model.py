@@ -72,6 +72,8 @@ class DiffusionHarnessLM(TemplateLM):
             Without it `is_greedy` is always `False`.
         seed (`int`, *optional*, defaults to 0):
             Seed of all draws.
+        chat_template_args (`dict`, *optional*):
+            Further arguments of the chat template, as for lm-eval's own models.
         settings:
             Settings of [`DiffusionGenerationConfig`] for all requests. The settings of a request (`gen_kwargs`) win.
 
@@ -81,7 +83,6 @@ class DiffusionHarnessLM(TemplateLM):
 
     # As for any model of transformers.
     tokenizer_name = HFLM.tokenizer_name
-    chat_template_args: dict[str, Any] = {}
     gather_object = HFLM.gather_object
 
     def __init__(
@@ -99,6 +100,7 @@ class DiffusionHarnessLM(TemplateLM):
         mc_num: int = 128,
         check_greedy: bool = False,
         seed: int = 0,
+        chat_template_args: dict[str, Any] | None = None,
         **settings,
     ):
         super().__init__()
@@ -108,6 +110,7 @@ class DiffusionHarnessLM(TemplateLM):
         self.mc_num = _positive("mc_num", mc_num)
         self.check_greedy = check_greedy
         self.seed = seed
+        self.chat_template_args = chat_template_args or {}
         state = join_processes()
         self._rank, self._world_size = state.process_index, state.num_processes
         self._device = _choose_device(device, state)
