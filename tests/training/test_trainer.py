@@ -459,19 +459,15 @@ def test_text_is_tokenized(tmp_path):
     trainer.train()
 
 
-def test_messages_are_tokenized(tmp_path):
-    tokenizer = build_tokenizer()
-    prompt = [{"role": "user", "content": "Ana has 3 apples ."}]
-    completion = [{"role": "assistant", "content": "The answer is 3 ."}]
-    bare = {"chat_template": "{% for message in messages %}{{ message['content'] }} {% endfor %}"}
-    closed = {"chat_template": "{% for message in messages %}{{ message['content'] }} <|eot_id|>{% endfor %}"}
-    both, chat = {"prompt": prompt, "completion": completion}, {"messages": prompt + completion}
-    for columns, settings, end in [(both, {}, ""), (both, closed, " <|eot_id|>"), (chat, bare, "")]:
-        rows = Dataset.from_list([columns])
-        row = text_trainer(tmp_path, rows, max_length=48, chat_template_kwargs=settings).train_dataset[0]
-        templated = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True, **settings)
-        assert row["prompt_ids"] == templated["input_ids"]
-        assert tokenizer.decode(row["completion_ids"]) == f"The answer is 3 .{end} <|endoftext|>"
+def test_messages_are_tokenized_with_the_settings_of_the_template(tmp_path):
+    tokenizer, model = build_tokenizer(), make_llada(vocab_size=len(build_tokenizer()))
+    tokenizer.chat_template = "{% for each in messages %}{{ each['content'] }}{{ end }} {% endfor %}"
+    chat = [{"role": "user", "content": "Ana has 3 apples"}, {"role": "assistant", "content": "The answer is 3"}]
+    args = make_args(tmp_path, max_length=48, chat_template_kwargs={"end": " ."})
+    rows = Dataset.from_list([{"messages": chat}])
+    row = CertaintyForcingTrainer(model, args, rows, processing_class=tokenizer).train_dataset[0]
+    assert tokenizer.decode(row["prompt_ids"]).strip() == "Ana has 3 apples ."
+    assert tokenizer.decode(row["completion_ids"]).startswith("The answer is 3 .")
 
 
 @pytest.mark.parametrize("make", [list, lambda rows: IterableDataset.from_generator(lambda: iter(rows))])
@@ -488,8 +484,6 @@ def with_lengths(*lengths):
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
-        (Dataset.from_dict({"question": ["a"], "text": ["b"]}), r"`prompt_ids` and `completion_ids`.*`prompt` and "
-         r"`completion` \(text or messages\), or `messages`; it has \['question', 'text'\]"),
         (Dataset.from_dict({"prompt_ids": [], "completion_ids": []}), "`train_dataset` has 0 rows: did `filter_traj"),
         ([], "`train_dataset` has 0 rows"),
         (with_lengths((5, 30), (4, 3), (20, 6)), "2 of the 3 rows of `train_dataset` are longer than max_length=24; "
