@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What a program runs on: versions and devices."""
+"""Versions and devices that a program runs on."""
 
 import os
 import platform
@@ -17,37 +17,21 @@ if TYPE_CHECKING:
     from accelerate import PartialState
     from transformers import PreTrainedModel
 
-
 _PACKAGES = ("transformers", "peft", "trl", "datasets", "evaluate", "accelerate", "huggingface_hub", "lm_eval")
 
 
 def describe_environment() -> dict[str, Any]:
     """Returns versions and devices."""
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return {
-        "hf_dparallel": __version__,
-        # With its build, "+cu132", which the metadata of a wheel may lack.
-        "torch": torch.__version__,
-        **{name: _version(name) for name in _PACKAGES},
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpu": cpu_name(),
-        "cpu_count": os.cpu_count(),
-        "gpus": gpus,
-        "bf16_on_gpu": bool(gpus) and torch.cuda.is_bf16_supported(),
-    }
-
-
-def join_processes() -> "PartialState":
-    """Returns the processes that `torchrun` started, this one among them. To be called before they could be needed."""
-    from accelerate import PartialState
-
-    # Without `cpu`, processes on a machine without accelerator would not know of one another.
-    return PartialState(cpu=not torch.accelerator.is_available())
+    # torch's own version has its build, "+cu132", which the metadata of a wheel may lack.
+    versions = {"hf_dparallel": __version__, "torch": torch.__version__} | {name: _version(name) for name in _PACKAGES}
+    system = {"python": platform.python_version(), "platform": platform.platform()}
+    cpu = {"cpu": device_name(torch.device("cpu")), "cpu_count": os.cpu_count()}
+    return versions | system | cpu | {"gpus": gpus, "bf16_on_gpu": bool(gpus) and torch.cuda.is_bf16_supported()}
 
 
 def describe_hardware(model: "PreTrainedModel") -> dict[str, Any]:
-    """Returns what decoding times depend on, beside the batch."""
+    """Returns the figures that decoding times depend on, beside the batch."""
     return {
         "device": device_name(model.device),
         "threads": torch.get_num_threads(),
@@ -58,25 +42,28 @@ def describe_hardware(model: "PreTrainedModel") -> dict[str, Any]:
 
 
 def device_name(device: torch.device) -> str:
-    """Returns the name of the GPU, or of the processor."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
+    """Returns the name of the GPU, or of the processor, as far as the system tells."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
 
 
-def cpu_name() -> str:
-    """Returns the name of the processor, as far as the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+def join_processes() -> "PartialState":
+    """Returns the processes that `torchrun` started, this one among them. To be called before they could be needed."""
+    from accelerate import PartialState
+
+    # Without `cpu`, processes on a machine without accelerator would not know of one another.
+    return PartialState(cpu=not torch.accelerator.is_available())
 
 
-def require(what: str, *libraries: str) -> None:
-    """Checks that libraries are installed which this package can do without."""
+def require(feature: str, *libraries: str) -> None:
+    """Raises an `ImportError` if an optional dependency is missing."""
     missing = [name for name in libraries if find_spec(name) is None]
     if missing:
-        raise ImportError(f"`{what}` needs {', '.join(missing)}: `pip install {' '.join(missing)}`.")
+        raise ImportError(f"`{feature}` needs {', '.join(missing)}: `pip install {' '.join(missing)}`.")
 
 
 def _version(package: str) -> str:

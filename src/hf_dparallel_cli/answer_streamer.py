@@ -16,8 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
 from hf_dparallel.generation.configuration import DiffusionGenerationConfig
-from hf_dparallel.pass_colors import pass_style
-from hf_dparallel.terminal import printable
+from hf_dparallel.inspection.text import pass_style, printable
 
 
 class AnswerStreamer(BaseStreamer, AbstractContextManager):

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_dparallel.terminal import printable
+from hf_dparallel.inspection.text import printable
 from hf_dparallel_cli.answer_streamer import AnswerStreamer
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.inspection.page import write_page
+from hf_dparallel.inspection.text import RAMP
 from hf_dparallel.inspection.trace import trace_decode
-from hf_dparallel.pass_colors import RAMP
 
 from ..browser import NEEDS_BROWSER, set_window
 from ..helpers import make_llada, make_tokenizer
@@ -118,9 +118,9 @@ def check_pass(page, number):
         assert state.startswith(f"After pass {reached} of {trace.nfe}: ")
 
 
-def test_it_opens_before_the_first_pass_with_what_the_answers_cost(page):
+def test_it_opens_after_the_first_pass_with_what_the_answers_cost(page):
     check_pass(page, page.shown())
-    assert page.shown() == 0
+    assert page.shown() == 1
     for decode, trace in zip(page.decodes, page.traces, strict=True):
         assert page.find("h2", decode)[0].text == trace.name
         figures = page.find(".figures", decode)[0].text
@@ -185,7 +185,7 @@ def test_keyboard_steps_and_plays(page):
     page.press(Keys.HOME)
     assert page.shown() == 0
     page.press(Keys.ARROW_LEFT)
-    assert page.shown() == 0
+    assert page.shown() == 1
     page.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     assert page.shown() == 2
     check_pass(page, 2)

@@ -9,9 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..pass_colors import CSS
 from .trace import DecodeTrace
 
+
+# The colours of passes: `--when` goes from 0 for the first pass, violet, to 1 for the last, yellow. `.ramp` is the
+# scale, for a legend. Masks are filled as high as their `--confidence`.
+PASS_COLORS = """\
+.by-pass { color: light-dark(#111111, #ffffff); background: light-dark(
+  oklch(calc(0.76 + 0.19 * var(--when)) 0.1 calc(300 - 200 * var(--when))),
+  oklch(calc(0.36 + 0.18 * var(--when)) 0.08 calc(300 - 200 * var(--when)))); }
+.ramp { background: linear-gradient(to right in oklch decreasing hue,
+  light-dark(oklch(0.76 0.1 300), oklch(0.36 0.08 300)), light-dark(oklch(0.95 0.1 100), oklch(0.54 0.08 100))); }
+.mask { background: linear-gradient(to top, light-dark(#8a93a3, #7d8798) calc(var(--confidence, 0) * 100%),
+  light-dark(#dfe3e9, #2f343d) 0); }
+"""
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -34,7 +45,7 @@ def render_page(traces: Sequence[DecodeTrace], title: str) -> str:
         raise ValueError("`traces` is empty. Give at least one decode to show.")
     data = json.dumps(page_data(traces), separators=(",", ":"))
     # Without `<`, no text of a model can end the element that holds it, by `</script>`.
-    parts = {"__TITLE__": html.escape(title), "__DATA__": data.replace("<", "\\u003c"), "__PASS_COLORS__": CSS}
+    parts = {"__TITLE__": html.escape(title), "__DATA__": data.replace("<", "\\u003c"), "__PASS_COLORS__": PASS_COLORS}
     return re.sub("|".join(parts), lambda found: parts[found[0]], _TEMPLATE.read_text(encoding="utf-8"))
 
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from ..generation.compatibility import active_adapter, set_adapter
 from ..generation.configuration import recipe_of
-from ..pass_colors import CSS as PASS_COLORS
+from .page import PASS_COLORS
 from .trace import DecodeTrace, trace_decode
 
 

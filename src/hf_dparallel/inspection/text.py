@@ -1,15 +1,22 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Prints a decode on the terminal, with tokens coloured by the pass that committed them."""
 
+import unicodedata
+
 from rich.console import Console
 from rich.text import Text
 
-from ..pass_colors import RAMP, pass_style
-from ..terminal import printable
 from .trace import DecodeTrace
 
 
 _MASK = "░"
+# Characters that reverse the direction of the text around them.
+_DIRECTIONS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+# The colours of a light page, for terminals, whose background is not known.
+RAMP = (
+    *("#bba3e8", "#b0acf2", "#a4b5fa", "#97befe", "#8bc8fe", "#80d0fc", "#78d9f6", "#76e0ee"),
+    *("#7be6e4", "#86ebd8", "#96efcb", "#aaf2bf", "#bff3b3", "#d5f3aa", "#eaf2a4", "#fef1a1"),
+)
 
 
 def print_answer(trace: DecodeTrace, console: Console | None = None) -> None:
@@ -58,3 +65,22 @@ def _canvas(trace: DecodeTrace, number: int) -> Text:
         for step, text in standing[:end]
     )
     return space.join(words)
+
+
+def pass_style(step: int, num_passes: int) -> str:
+    """Returns rich's style for a token that pass `step` of `num_passes` committed, from 0 on; none for -1."""
+    return "" if step < 0 else f"#111111 on {RAMP[round(step / max(num_passes - 1, 1) * (len(RAMP) - 1))]}"
+
+
+def printable(text: str) -> str:
+    """Returns the text with the names of control characters in their place.
+
+    With control characters a model could take over a terminal. Newlines stay, a tab is four spaces, and a carriage
+    return, of which some texts have one before each newline, is left out.
+    """
+    text = text.replace("\t", "    ").replace("\r", "")
+    return "".join(repr(char)[1:-1] if _is_control(char) else char for char in text)
+
+
+def _is_control(char: str) -> bool:
+    return char != "\n" and (unicodedata.category(char) in ("Cc", "Cs") or char in _DIRECTIONS)

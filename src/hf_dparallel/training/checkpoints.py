@@ -71,8 +71,8 @@ def check_resumable(checkpoint: str, model: Any) -> None:
 
 def _adapter_settings(config: dict[str, Any]) -> dict[str, Any]:
     """Returns what the weights of an adapter mean, without facts of its file and of its training."""
-    others = ("auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type")
-    others = (*others, "init_lora_weights", "lora_dropout")
+    others = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type"}
+    others |= {"init_lora_weights", "lora_dropout"}
     settings = {name: value for name, value in config.items() if name not in others}
     # Files have lists for sets and tuples.
     return {name: sorted(x) if isinstance(x, list | set | tuple) else x for name, x in settings.items()}
