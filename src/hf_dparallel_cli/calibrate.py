@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .console import make_folder
-from .options import COUNT, batch_options, common_options, data_options, model_options, reward_option, settings_options
+from .options import COUNT, batch_option, common_options, data_options, model_options, reward_option, settings_options
 
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
     "--block_lengths", type=COUNT, multiple=True, help="Block length to try them with. May be given several times."
 )
 @click.option("--seed", type=int, default=0, help="Seed for splitting the prompts into two halves.")
-@batch_options
+@batch_option
 @settings_options
 @common_options
 def calibrate_command(
@@ -43,7 +43,7 @@ def calibrate_command(
     output_dir: str,
     sweep: str,
     block_lengths: tuple[int, ...],
-    batches: dict[str, Any],
+    batch_size: int | None,
     settings: dict[str, Any],
     **promise: Any,
 ) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def calibrate_command(
     from hf_dparallel.reports import write_json
     from hf_dparallel_rules.settings import settings_of
 
-    from .loading import batch_arguments, load_model, load_prompts, read_sweep, resolve_settings
+    from .loading import default_batch_size, load_model, load_prompts, read_sweep, resolve_settings
 
     setting, values = read_sweep(sweep)
     lengths = [{"block_length": length} for length in block_lengths] or [{}]
@@ -75,7 +75,7 @@ def calibrate_command(
     tolerance = promise["max_accuracy_drop"], promise["confidence"]
     check_num_prompts(len(splits["calibration"]), *tolerance)
     make_folder(output_dir)
-    model, tokenizer = load_model(**source, has_workers=True)
+    model, tokenizer = load_model(**source)
     recipes = {
         describe(each): resolve_settings(model, DiffusionGenerationConfig(**settings | each), tokenizer)
         for each in candidates
@@ -84,10 +84,10 @@ def calibrate_command(
     names = ("block_length", *settings_of("rule"))
     reference = {name: value for name, value in original.settings().items() if name in names}
     recipes = {describe(reference): original, **recipes}
-    batches = batch_arguments(**batches)
+    batch_size = batch_size or default_batch_size()
 
     def evaluate(split: str, settings: Mapping[str, Any]) -> "Evaluation":
-        answerer = Answerer(model, tokenizer, recipes[describe(settings)], seed=promise["seed"], **batches)
+        answerer = Answerer(model, tokenizer, recipes[describe(settings)], batch_size, promise["seed"])
         return evaluate_answers(answerer, splits[split], reward_function, f"{split}, {describe(settings)}")
 
     best, trials = calibrate(evaluate, candidates, reference, *tolerance)

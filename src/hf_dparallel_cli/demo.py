@@ -16,8 +16,7 @@ from .options import COUNT, common_options
 @click.option("--num_train_steps", type=COUNT, default=100, help="Optimizer steps of the distillation.")
 @click.option("--num_tuning_problems", type=COUNT, default=128, help="Problems for choosing the thresholds.")
 @click.option("--num_problems", type=COUNT, default=400, help="Held-out problems of the comparison.")
-@click.option("--batch_size", type=COUNT, default=16, help="Problems that each worker decodes together.")
-@click.option("--num_workers", type=COUNT, help="Threads that decode. By default one per core, at most 4.")
+@click.option("--batch_size", type=COUNT, default=16, help="Problems decoded together.")
 @common_options
 def demo_command(**settings: Any) -> dict[str, Any]:
     """Distil the bundled teacher and compare it with its student.

@@ -9,7 +9,7 @@ import click
 from .console import make_folder, note
 from .options import (
     COUNT,
-    batch_options,
+    batch_option,
     common_options,
     data_options,
     grouped,
@@ -48,7 +48,7 @@ tasks_options = grouped(
     "several times; each makes a curve of accuracy against speed.",
 )
 @tasks_options
-@batch_options
+@batch_option
 @settings_options
 @seed_option
 @common_options
@@ -75,7 +75,7 @@ def evaluate_dataset(
     sweep: Sequence[str],
     source: dict[str, Any],
     output_dir: str | None,
-    batches: dict[str, Any],
+    batch_size: int | None,
     settings: dict[str, Any],
     seed: int,
 ) -> dict[str, Any]:
@@ -88,16 +88,16 @@ def evaluate_dataset(
     from hf_dparallel.hashes import dataset_hash
     from hf_dparallel.reports import results_table
 
-    from .loading import batch_arguments, load_model, load_prompts, read_settings, resolve_settings
+    from .loading import default_batch_size, load_model, load_prompts, read_settings, resolve_settings
 
     recipes = recipes_to_try(read_settings(settings), sweep)
     dataset = load_prompts(source, data, reward, default_split="test")
     reward_function = get_reward(reward, dataset)
     make_folder(output_dir)
-    model, tokenizer = load_model(**source, has_workers=True)
-    batches = batch_arguments(**batches)
+    model, tokenizer = load_model(**source)
+    batch_size = batch_size or default_batch_size()
     answerers = {
-        method: Answerer(model, tokenizer, resolve_settings(model, recipe, tokenizer), seed=seed, **batches)
+        method: Answerer(model, tokenizer, resolve_settings(model, recipe, tokenizer), batch_size, seed)
         for method, recipe in recipes.items()
     }
     measured = {
@@ -118,7 +118,7 @@ def evaluate_dataset(
             "reward": reward,
             "max_new_tokens": next(iter(answerers.values())).config.max_new_tokens,
         },
-        "hardware": describe_hardware(model) | batches,
+        "hardware": describe_hardware(model) | {"batch_size": batch_size},
         "rows": make_rows(measured),
     }
     if output_dir is not None:
@@ -148,7 +148,7 @@ def evaluate_tasks(
     mc_num: int,
     source: dict[str, Any],
     output_dir: str | None,
-    batches: dict[str, Any],
+    batch_size: int | None,
     settings: dict[str, Any],
     seed: int,
     **options: Any,
@@ -156,7 +156,7 @@ def evaluate_tasks(
     """Prints scores and costs, and writes results and samples. `options` say how lm-eval makes prompts."""
     from hf_dparallel.environment import join_processes, require
 
-    from .loading import batch_arguments, load_model, read_settings
+    from .loading import default_batch_size, load_model, read_settings
 
     read_settings(settings)
     require("evaluate --tasks", "lm_eval")
@@ -170,7 +170,7 @@ def evaluate_tasks(
     runner = TaskRunner(source["model"], include_path, confirm_run_unsafe_code, output_dir, **options)
     names = runner.load([name for name in tasks.split(",") if name])
     model, tokenizer = load_model(**source)
-    size = batch_arguments(**batches)["batch_size"]
+    size = batch_size or default_batch_size()
     lm = DiffusionHarnessLM(model, tokenizer=tokenizer, mc_num=mc_num, seed=seed, batch_size=size)
     if settings.get("temperature"):
         # Most tasks ask for the likeliest tokens.

@@ -10,7 +10,7 @@ import click
 
 from .console import make_folder
 from .options import (
-    batch_options,
+    batch_option,
     common_options,
     data_options,
     model_options,
@@ -33,7 +33,7 @@ _NUM_PASSES, _NUM_TOKENS = 16, 160
 @click.option("--output_file", type=click.Path(), help="Write an HTML page. Without it, every pass is printed.")
 @click.option("--figures", type=click.Path(), help="Draw into this folder how certainty grows over --dataset.")
 @data_options
-@batch_options
+@batch_option
 @settings_options
 @seed_option
 @common_options
@@ -42,7 +42,7 @@ def inspect_command(
     output_file: str | None,
     figures: str | None,
     data: dict[str, Any],
-    batches: dict[str, Any],
+    batch_size: int | None,
     **how: Any,
 ) -> dict[str, Any]:
     """Step through a decode, in the terminal or on a page, or draw how certainty grows over a dataset.
@@ -55,7 +55,7 @@ def inspect_command(
         return inspect_prompt(prompt, data["raw"], output_file, **how)
     if output_file is not None or any(prompt.values()):
         raise click.UsageError("`figures` are of a dataset, not of a prompt. Remove one.")
-    return draw_figures(data, figures, batches, **how)
+    return draw_figures(data, figures, batch_size, **how)
 
 
 def inspect_prompt(
@@ -91,7 +91,7 @@ def inspect_prompt(
 def draw_figures(
     data: dict[str, Any],
     figures: str,
-    batches: dict[str, Any],
+    batch_size: int | None,
     source: dict[str, Any],
     settings: dict[str, Any],
     seed: int,
@@ -103,18 +103,18 @@ def draw_figures(
     from hf_dparallel.generation.compatibility import active_adapter
     from hf_dparallel.inspection.plots import plot_confidence_maps
 
-    from .loading import batch_arguments, load_model, load_prompts, read_settings, resolve_settings
+    from .loading import default_batch_size, load_model, load_prompts, read_settings, resolve_settings
 
     require("figures", "matplotlib")
     given = read_settings(settings)
     dataset = load_prompts(source, data, reward=None, default_split="test")
     make_folder(figures, "figures")
-    model, tokenizer = load_model(**source, has_workers=True)
+    model, tokenizer = load_model(**source)
     recipe = resolve_settings(model, given, tokenizer)
     if recipe.is_infilling:
         raise click.UsageError("`figures` draws answers, and `max_new_tokens=0` appends none. Set it to their length.")
     prompts = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
-    answerer = Answerer(model, tokenizer, recipe, seed=seed, **batch_arguments(**batches))
+    answerer = Answerer(model, tokenizer, recipe, batch_size or default_batch_size(), seed)
     maps, methods = measure_certainty(answerer, active_adapter(model), prompts)
     file = str(Path(figures, "confidence_maps.png"))
     plot_confidence_maps(maps).savefig(file)

@@ -52,12 +52,8 @@ def load_model(
     load_in_4bit: bool = False,
     attn_implementation: str | None = None,
     revision: str | None = None,
-    has_workers: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Returns the model, on this process's device and with its adapter, and the tokenizer.
-
-    Workers, which decode in threads of their own, divide the cores themselves.
-    """
+    """Returns the model, on this process's device and with its adapter, and the tokenizer."""
     chosen_device = choose_device(device)
     name = path_of(model)
     adapter = path_of(adapter) if adapter is not None else None
@@ -87,8 +83,7 @@ def load_model(
     if adapter is not None:
         with checked_name("adapter", adapter):
             loaded.load_adapter(adapter)
-    if not has_workers:
-        _share_cores(loaded)
+    _share_cores(loaded)
     return loaded.eval(), tokenizer
 
 
@@ -146,12 +141,6 @@ def resolve_settings(
 def default_batch_size() -> int:
     """Returns a number of prompts to decode together that suits the device."""
     return 16 if torch.cuda.is_available() else 8
-
-
-def batch_arguments(batch_size: int | None, num_workers: int | None) -> dict[str, int]:
-    """Returns the batch size and the number of workers, by default ones that suit the device."""
-    workers = 1 if torch.cuda.is_available() else min(torch.get_num_threads(), 4)
-    return {"batch_size": batch_size or default_batch_size(), "num_workers": num_workers or workers}
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:

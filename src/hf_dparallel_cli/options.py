@@ -93,11 +93,8 @@ prompt_options = grouped(
     click.option("--prompt", "text", help="The prompt, also by name. By default it is read from stdin."),
     click.option("--prompt_file", type=click.Path(), help="Read the prompt from this file."),
 )
-# `batches`: the arguments of `loading.batch_arguments`. They do not change the answers.
-batch_options = grouped(
-    "batches",
-    click.option("--batch_size", type=COUNT, help="Prompts decoded together. By default 16 on a GPU, 8 on a CPU."),
-    click.option("--num_workers", type=COUNT, help="Threads with a batch each. By default 1 on a GPU, else up to 4."),
+batch_option = click.option(
+    "--batch_size", type=COUNT, help="Prompts decoded together. By default 16 on a GPU, 8 on a CPU."
 )
 _settings = grouped("settings", *map(_setting_option, DECODING_SETTINGS))
 seed_option = click.option("--seed", type=int, default=0, help="Seed for sampling.")

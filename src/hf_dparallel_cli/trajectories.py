@@ -11,7 +11,7 @@ import click
 from .console import echo_table
 from .options import (
     COUNT,
-    batch_options,
+    batch_option,
     common_options,
     data_options,
     model_options,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @reward_option("none")
 @click.option("--min_reward", type=float, default=1.0, help="Keep answers with at least this reward.")
 @click.option("--ray_actors", type=COUNT, help="Decode on a Ray cluster, with up to this many actors (needs ray).")
-@batch_options
+@batch_option
 @settings_options
 @seed_option
 @common_options
@@ -43,7 +43,7 @@ def trajectories_command(
     reward: str,
     min_reward: float,
     ray_actors: int | None,
-    batches: dict[str, Any],
+    batch_size: int | None,
     settings: dict[str, Any],
     seed: int,
 ) -> dict[str, Any] | None:
@@ -61,31 +61,31 @@ def trajectories_command(
     from hf_dparallel.demo import path_of
     from hf_dparallel.environment import join_processes
 
-    from .loading import batch_arguments, load_model, load_prompts, load_tokenizer, read_settings, resolve_settings
+    from .loading import default_batch_size, load_model, load_prompts, load_tokenizer, read_settings, resolve_settings
 
     given, reward_name = read_settings(settings), None if reward == "none" else reward
     dataset = load_prompts(source, data, reward_name, default_split="train")
     # Looked up before the decoding, which takes hours.
     reward_function = get_reward(reward_name, dataset) if reward_name else None
     state = join_processes()
-    batches = batch_arguments(**batches)
+    batch_size = batch_size or default_batch_size()
     if ray_actors is None:
-        model, tokenizer = load_model(**source, has_workers=True)
+        model, tokenizer = load_model(**source)
         recipe = resolve_settings(model, given, tokenizer)
-        rows = generate_trajectories(model, tokenizer, dataset, recipe, output_dir=output_dir, seed=seed, **batches)
+        rows = generate_trajectories(model, tokenizer, dataset, recipe, batch_size, output_dir, seed)
     else:
         from hf_dparallel.data.on_ray import generate_trajectories_on_ray
 
         if state.num_processes > 1:
             raise ValueError("`ray_actors` has Ray start the processes. Run the command without torchrun.")
         tokenizer = load_tokenizer(path_of(source["model"]), source["revision"])
-        load = partial(load_model, **source, has_workers=True)
+        load = partial(load_model, **source)
         rows = generate_trajectories_on_ray(
             load,
             dataset,
             output_dir=output_dir,
             generation_config=given,
-            batch_size=batches["batch_size"],
+            batch_size=batch_size,
             seed=seed,
             max_actors=ray_actors,
         )

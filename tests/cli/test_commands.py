@@ -154,7 +154,7 @@ def test_sweeps(hf, asked):
     assert rows[3]["recipe"] == {"max_new_tokens": 8, "block_length": 4, "denoising_steps": 8}
     assert out.splitlines()[2].startswith("| entropy_threshold 1.0 |") and Path("a/curves.png").is_file()
 
-    assert hf("evaluate", *flags, "--num_workers", "2", "--batch_size", "3", "--output_dir", "b")[0] == 0
+    assert hf("evaluate", *flags, "--batch_size", "3", "--output_dir", "b")[0] == 0
     assert read_json("b/report.json")["rows"][-1]["nfe"] == rows[0]["nfe"]  # whatever the batch
 
 

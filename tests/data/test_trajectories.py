@@ -87,23 +87,6 @@ def test_batches_may_be_larger_than_a_shard(small_shards, tmp_path):
     assert rows[:] == generate_trajectories(make_llada(), tokenizer, prompts, RECIPE, batch_size=3)[:]
 
 
-def test_workers_decode_the_same_rows(small_shards, tmp_path):
-    tokenizer, prompts = make_tokenizer(), make_prompts(14)
-    recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, temperature=1.0)
-    expected = generate_trajectories(make_llada(), tokenizer, prompts, recipe)
-    rows = generate_trajectories(make_llada(), tokenizer, prompts, recipe, 2, output_dir=tmp_path, num_workers=3)
-    assert rows[:] == expected[:] and len(list(tmp_path.glob("shard-*"))) == 4
-    assert torch.get_num_threads() == NUM_THREADS
-
-
-def test_an_error_in_a_worker_ends_the_run(small_shards):
-    model = make_llada()
-    with torch.no_grad():
-        model.lm_head.weight[:] = torch.nan
-    with pytest.raises(FloatingPointError, match="rows from 0 to 3"):
-        generate_trajectories(model, make_tokenizer(), make_prompts(6), RECIPE, num_workers=2)
-
-
 ROWS = Answerer.rows
 
 

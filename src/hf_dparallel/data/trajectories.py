@@ -46,7 +46,6 @@ def generate_trajectories(
     batch_size: int = 8,
     output_dir: str | os.PathLike | None = None,
     seed: int = 0,
-    num_workers: int = 1,
 ) -> "Dataset":
     r"""
     Lets a model answer the prompts of a dataset.
@@ -76,8 +75,6 @@ def generate_trajectories(
         seed (`int`, *optional*, defaults to 0):
             Seed for sampling with `temperature > 0`. Each row has its own generator, so a restart gives the same
             answers.
-        num_workers (`int`, *optional*, defaults to 1):
-            Threads that decode in parallel, each `batch_size` prompts. On a CPU this is faster for small models.
 
     Returns:
         `datasets.Dataset`: the columns of `dataset` and
@@ -100,7 +97,7 @@ def generate_trajectories(
     state = PartialState(cpu=model.device.type == "cpu")
     if output_dir is None and state.num_processes > 1:
         raise ValueError(f"`output_dir` must be set with {state.num_processes} processes: they share rows through it.")
-    answerer = Answerer(model, tokenizer, generation_config, batch_size, seed, num_workers)
+    answerer = Answerer(model, tokenizer, generation_config, batch_size, seed)
     with tempfile.TemporaryDirectory() as temporary:
         teacher = {} if output_dir is None else describe_teacher(answerer)
         run = TrajectoryRun(dataset, tokenizer, answerer.config.mask_token_id, output_dir or temporary, teacher)

@@ -3,7 +3,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,6 @@ class DemoConfig:
     num_tuning_problems: int = 128
     num_problems: int = 400
     batch_size: int = 16
-    num_workers: int = field(default_factory=lambda: min(torch.get_num_threads(), 4))
 
 
 def load_teacher(
@@ -130,7 +129,7 @@ def _recipe(settings: dict[str, Any]) -> DiffusionGenerationConfig:
 
 def _make_answerer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DemoConfig) -> Answerer:
     """Makes an answerer of one token per pass for the demo."""
-    return Answerer(model, tokenizer, _recipe({}), config.batch_size, num_workers=config.num_workers)
+    return Answerer(model, tokenizer, _recipe({}), config.batch_size)
 
 
 def _evaluate_settings(
@@ -159,9 +158,7 @@ def _make_trajectories(
 ) -> tuple["Dataset", dict[str, int]]:
     """Lets the teacher answer, and returns the right answers and how many there were of both kinds."""
     problems = word_problem_dataset(config.num_trajectories, config.seed, split="train")
-    rows = generate_trajectories(
-        teacher, tokenizer, problems, _recipe(TRAJECTORY_RECIPE), config.batch_size, num_workers=config.num_workers
-    )
+    rows = generate_trajectories(teacher, tokenizer, problems, _recipe(TRAJECTORY_RECIPE), config.batch_size)
     kept = filter_trajectories(rows, tokenizer, numeric_answer_reward)
     print(f"Kept {len(kept)} of {len(rows)}.")
     kept.to_parquet(Path(config.output_dir) / "trajectories.parquet")

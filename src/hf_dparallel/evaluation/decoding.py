@@ -43,7 +43,6 @@ def evaluate_decoding(
     batch_size: int = 16,
     description: str = "Evaluation",
     seed: int = 0,
-    num_workers: int = 1,
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> dict[str, float]:
     r"""
@@ -66,8 +65,6 @@ def evaluate_decoding(
             Title of the progress bar.
         seed (`int`, *optional*, defaults to 0):
             Seed of the draws with `temperature > 0`; each row has its own, whatever the batch.
-        num_workers (`int`, *optional*, defaults to 1):
-            Threads that decode side by side, each `batch_size` prompts: on a CPU faster for small models.
         chat_template_kwargs (`dict`, *optional*):
             Further arguments of the chat template, as in the training of the student. Those of a row win.
 
@@ -81,7 +78,7 @@ def evaluate_decoding(
     Raises:
         ValueError: if a prompt cannot be decoded, or the columns are not those that the reward functions need.
     """
-    answerer = Answerer(model, tokenizer, generation_config, batch_size, seed, num_workers)
+    answerer = Answerer(model, tokenizer, generation_config, batch_size, seed)
     return evaluate_answers(answerer, dataset, reward_funcs, description, chat_template_kwargs).metrics()
 
 

@@ -1,11 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Decodes the prompts of a dataset, each with its own random state, on one thread or several."""
+"""Decodes the prompts of a dataset, each with its own random state."""
 
 import contextlib
-import queue
-import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -55,13 +52,9 @@ class Answerer:
         generation_config ([`DiffusionGenerationConfig`], *optional*):
             The recipe. By default the model's own.
         batch_size (`int`, *optional*, defaults to 16):
-            Prompts decoded together by each thread. Does not change the answers (up to the rounding of sums in
-            batches).
+            Prompts decoded together. Does not change the answers (up to the rounding of sums in batches).
         seed (`int`, *optional*, defaults to 0):
             Seed of the draws with `temperature > 0`; each prompt draws from it and its number.
-        num_workers (`int`, *optional*, defaults to 1):
-            Threads that each decode `batch_size` prompts. For small models on a CPU, this is faster than all cores on
-            one operation. (Several GPUs need processes, as `torchrun` starts them.)
 
     Attributes:
         config ([`DiffusionGenerationConfig`]): the resolved settings, special tokens included.
@@ -83,7 +76,6 @@ class Answerer:
     generation_config: GenerationConfig | None = None
     batch_size: int = 16
     seed: int = 0
-    num_workers: int = 1
     config: DiffusionGenerationConfig = field(init=False)
 
     def __post_init__(self):
@@ -117,15 +109,15 @@ class Answerer:
             `tuple[int, DecodedRow]`: the number of a prompt, and the answer to it.
         """
 
-        def decode(prompts: Iterable[tuple[Key, list[int]]]) -> Iterator[tuple[Key, DecodedRow]]:
-            # The number of each prompt that was read.
-            numbers: list[Key] = []
+        # The number of each prompt that was read.
+        numbers: list[Key] = []
 
-            def read() -> Iterator[list[int]]:
-                for number, prompt in prompts:
-                    numbers.append(number)
-                    yield prompt
+        def read() -> Iterator[list[int]]:
+            for number, prompt in prompts:
+                numbers.append(number)
+                yield prompt
 
+        with evaluation_mode(self.model):
             answers = self.model.generate_many(
                 read(),
                 self.config,
@@ -136,13 +128,6 @@ class Answerer:
             )
             for answer in answers.as_completed(raise_errors):
                 yield numbers[answer.index], answer
-
-        with evaluation_mode(self.model):
-            if self.num_workers == 1:
-                yield from decode(prompts)
-            else:
-                shared = _Shared(prompts)
-                yield from _in_threads(lambda: decode(shared), self.num_workers)
 
     def decode(self, prompts: Sequence[list[int]], description: str | None = None) -> DiffusionGenerationOutput:
         """Decodes prompts of any lengths, and returns one output for all, as `generate` would with enough memory.
@@ -181,45 +166,3 @@ class Answerer:
                 if SETTINGS[name].group not in ("compile", "output")
             },
         }
-
-
-class _Shared(Iterator):
-    """An iterator that several threads share."""
-
-    def __init__(self, items: Iterable[Any]):
-        self._items = iter(items)
-        self._lock = threading.Lock()
-
-    def __next__(self) -> Any:
-        with self._lock:
-            return next(self._items)
-
-
-def _in_threads(work: Callable[[], Iterator[Any]], num_threads: int) -> Iterator[Any]:
-    """Yields the results of `work`, done by several threads at once, as they come; the first error ends all."""
-    results: queue.SimpleQueue = queue.SimpleQueue()
-    stop = threading.Event()
-    cores_each = max(1, torch.get_num_threads() // num_threads)
-
-    def run() -> None:
-        # Applies to this thread only.
-        torch.set_num_threads(cores_each)
-        for result in work():
-            if stop.is_set():
-                return
-            results.put(result)
-
-    with ThreadPoolExecutor(num_threads) as pool:
-        try:
-            for _ in range(num_threads):
-                pool.submit(run).add_done_callback(results.put)
-            running = num_threads
-            while running:
-                result = results.get()
-                if isinstance(result, Future):
-                    result.result()  # raises its error
-                    running -= 1
-                else:
-                    yield result
-        finally:
-            stop.set()
