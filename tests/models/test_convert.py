@@ -23,7 +23,7 @@ from transformers import (
 from hf_dparallel import convert_to_diffusion
 from hf_dparallel_cli import main
 
-from ..helpers import MASK, make_llada, make_tokenizer, make_word_tokenizer, read_json, refuses
+from ..helpers import MASK, edit_json, make_llada, make_tokenizer, make_word_tokenizer, read_json, refuses
 
 
 KINDS = {
@@ -117,6 +117,24 @@ def test_a_reserved_token_becomes_the_mask_token(tmp_path):
     model, tokenizer = convert_to_diffusion(str(tmp_path))
     assert (tokenizer.mask_token, model.config.vocab_size) == (str(RESERVED), 67)
     assert tokenizer(f"5 {RESERVED}")["input_ids"][-1] == tokenizer.mask_token_id == 65
+
+
+def test_the_padding_token_is_never_the_mask_token(tmp_path):
+    tokenizer = without_mask()
+    other = AddedToken("<|reserved_special_token_8|>", special=True)
+    tokenizer.add_tokens([RESERVED, other])
+    tokenizer.pad_token = str(RESERVED)
+    save(tmp_path, tokenizer=tokenizer, vocab_size=66)
+    model, tokenizer = convert_to_diffusion(str(tmp_path))
+    assert (tokenizer.pad_token, tokenizer.mask_token) == (str(RESERVED), str(other))
+    assert model.generation_config.mask_token_id == 65 != model.generation_config.pad_token_id
+
+
+def test_a_quantized_model_is_refused(tmp_path):
+    save(tmp_path)
+    edit_json(tmp_path / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
+    with refuses("model", "is quantized"):
+        convert_to_diffusion(str(tmp_path))
 
 
 @pytest.mark.parametrize(("flags", "attention"), [((), "full"), (("--block_length", "8"), "block_causal")])

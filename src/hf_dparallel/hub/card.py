@@ -10,12 +10,11 @@ from huggingface_hub import ModelCard, ModelCardData
 from transformers.utils import ADAPTER_CONFIG_NAME
 
 from ..generation.configuration import DiffusionGenerationConfig
+from ..models.adapters import SUMMARY_NAME
 from ..reports import TABLE_METRICS, escape_markdown, markdown_table, read_json, read_report, results_table
 
 
 TAGS = ("dparallel", "diffusion-lm")
-# What the training says of itself, for the card.
-SUMMARY_NAME = "training_summary.json"
 _TEMPLATE = Path(__file__).parent / "templates" / "model_card.md"
 _DRAFT_MARK = "<!-- Written by hf-dparallel, and anew at each push. To keep your edits, remove this line. -->"
 # In the card that PEFT saves beside an adapter, as long as nobody has filled it in.

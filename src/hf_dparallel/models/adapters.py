@@ -2,6 +2,7 @@
 """Adapters on the models: loaded by PEFT with a recipe, published names, and an error for weights that do not fit."""
 
 import copy
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -33,6 +34,8 @@ else:
 
 logger = logging.get_logger(__name__)
 
+_TOKENS = ".token_adapter"
+SUMMARY_NAME = "training_summary.json"
 _TWICE = re.compile(r"\.(modules_to_save|original_module)\.")
 # `init_lora_weights` values that do not modify the base weights.
 _HARMLESS_STARTS = (True, False, "gaussian", "eva", "orthogonal", "mica")
@@ -93,18 +96,19 @@ class AdapterLoadingMixin(_Mixed):
                 anew.
             OSError: if there is no such adapter, or it has no safetensors.
         """
-        name, recipe = adapter_name or "default", None
+        name, recipe, summary = adapter_name or "default", None, {}
         if peft_model_id is not None:
             given = {"revision": revision, "token": token, "local_files_only": local_files_only}
             download = {**(load_config.download_kwargs if load_config else {}), **(adapter_kwargs or {})}
             download |= {key: value for key, value in given.items() if value}
             config, adapter_state_dict, recipe = _read(str(peft_model_id), download, longest_sequence(self))
-            peft_config = peft_config or config
+            peft_config, summary = peft_config or config, read_summary(str(peft_model_id), download)
         if peft_config is None or adapter_state_dict is None:
             raise ValueError("Give `peft_model_id`, or both of `peft_config` and `adapter_state_dict`.")
         if name in getattr(self, "peft_config", {}):
             raise ValueError(f"The model already has the adapter {name!r}. Give another `adapter_name`.")
         check_start(peft_config)
+        _load_as_trained(self, summary, str(peft_model_id))
         peft_config, adapter_state_dict = translated(self, peft_config, adapter_state_dict)
         # A complete checkpoint with its own adapter, such as the bundled student, is the base of what is saved.
         if str(peft_model_id) == self.name_or_path:
@@ -219,7 +223,39 @@ class AdapterLoadingMixin(_Mixed):
         del self.peft_config
         self.adapter_recipes = {}
         self._hf_peft_config_loaded = False
+        # The checkpoint of that name has other weights.
+        self.config.name_or_path = self.name_or_path = ""
         return self
+
+
+def read_summary(name: str, download: dict[str, Any]) -> dict[str, Any]:
+    """Returns what the trainer wrote beside the weights, or nothing if another one did."""
+    try:
+        path = cached_file(name, SUMMARY_NAME, _raise_exceptions_for_missing_entries=False, **download)
+        return json.loads(Path(path).read_text(encoding="utf-8")) if path else {}
+    except OSError:
+        return {}
+
+
+def _load_as_trained(model: PreTrainedModel, summary: dict[str, Any], source: str) -> None:
+    """Gives a model what the base of an adapter was loaded with; raises a `ValueError` if it was told otherwise."""
+    for name, value in summary.get("loaded_with", {}).items():
+        own = getattr(model.config, name, None)
+        if own == value:
+            continue
+        if own or has_adapter(model):
+            raise ValueError(
+                f"The adapter {source!r} was trained on a model that was loaded with `{name}={value!r}`, and this one "
+                f"has {own!r}. Load the base with `from_pretrained(..., {name}={value!r})`."
+            )
+        setattr(model.config, name, value)
+    model.shift_logits = getattr(model.config, "shift_logits", model.shift_logits)
+    trained_on, own = summary.get("base_revision"), getattr(model.config, "_commit_hash", None)
+    if trained_on and own and trained_on != own:
+        logger.warning(
+            f"The adapter {source!r} was trained on commit {trained_on} of its base, and this model is commit {own}. "
+            f"Pass `revision={trained_on!r}` for the base, if its weights have changed."
+        )
 
 
 def check_start(config: "PeftConfig") -> None:
@@ -307,9 +343,16 @@ def translated(
     )
     marker = "." + PEFT_TYPE_TO_PREFIX_MAPPING.get(config.peft_type, "lora_")
     rules = get_model_conversion_mapping(model)
-    own_weights = {name: weight for name, weight in weights.items() if marker not in name}
+    own_weights: dict[str, torch.Tensor] = {}
+    # Published names by our modules of low ranks, and our modules by published names of whole ones.
     published_of: dict[str, str] = {}
-    for name in (name for name in weights if marker in name):
+    whole_of: dict[str, str] = {}
+    for name in weights:
+        if marker not in name:
+            (own,) = _own_modules(name, rules, may_be_cut=False)
+            own_weights[own] = weights[name]
+            whole_of[name.rpartition(".")[0].removesuffix(_TOKENS)] = own.rpartition(".")[0].removesuffix(_TOKENS)
+            continue
         published, _, rest = name.partition(marker)
         modules = _own_modules(published, rules, may_be_cut=config.peft_type == "LORA")
         published_of |= dict.fromkeys(modules, published)
@@ -322,6 +365,18 @@ def translated(
             pattern = getattr(config, setting, None) or {}
             keys = {module: get_pattern_key(pattern, published) for module, published in published_of.items()}
             setattr(config, setting, {module: pattern[key] for module, key in keys.items() if key in pattern})
+        if feedforward := getattr(config, "feedforward_modules", None):
+            ends = (feedforward,) if isinstance(feedforward, str) else tuple(feedforward)
+            config.feedforward_modules = {ours for ours, name in published_of.items() if name.endswith(ends)}
+
+    def own_names(published: str) -> list[str]:
+        return [ours for name, ours in whole_of.items() if name.endswith(published)] or [published]
+
+    if getattr(config, "modules_to_save", None):
+        config.modules_to_save = [ours for name in config.modules_to_save for ours in own_names(name)]
+    tokens = getattr(config, "trainable_token_indices", None)
+    if isinstance(tokens, dict):
+        config.trainable_token_indices = {ours: ids for name, ids in tokens.items() for ours in own_names(name)}
     return config, own_weights
 
 

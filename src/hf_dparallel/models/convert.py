@@ -79,6 +79,8 @@ def _check_source(name: str, config: PreTrainedConfig) -> None:
     if config.model_type not in _CLASSES:
         rule = f"is of the type {config.model_type!r}, whose weights no diffusion model takes"
         raise SettingError("model", name, rule, remedy)
+    if getattr(config, "quantization_config", None) is not None:
+        raise SettingError("model", name, "is quantized, and its weights are trained", "Give one that is not.")
     if getattr(config, "sliding_window", None) is not None:
         rule = f"has a sliding window of {config.sliding_window} tokens, which no diffusion model has"
         raise SettingError("model", name, rule, f"{remedy[:-1]} without one.")
@@ -86,9 +88,10 @@ def _check_source(name: str, config: PreTrainedConfig) -> None:
 
 def _add_mask_token(tokenizer: PreTrainedTokenizerBase, model: MaskedDiffusionModel) -> int:
     """Adds a mask token to tokenizer and model where they lack it, and returns its id."""
-    if tokenizer.mask_token is None:
+    if tokenizer.mask_token in (None, tokenizer.pad_token):
         reserved = [str(token) for _, token in sorted(tokenizer.added_tokens_decoder.items())]
-        unused = next(filter(_RESERVED.search, reserved), _MASK_TOKEN)
+        free = [token for token in reserved if _RESERVED.search(token) and token != tokenizer.pad_token]
+        unused = free[0] if free else _MASK_TOKEN
         tokenizer.add_special_tokens({"mask_token": unused})
     if tokenizer.mask_token_id >= model.config.vocab_size:
         model.resize_token_embeddings(tokenizer.mask_token_id + 1)

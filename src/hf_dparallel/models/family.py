@@ -42,6 +42,8 @@ class PublishedConfigMixin:
     # Other models under the same `model_type`, by a key that only their files have: their configuration, or what they
     # are where not implemented.
     told_apart: Mapping[str, type[PreTrainedConfig] | str] = {}
+    # Settings that published files leave to `from_pretrained`, and that a student has to remember.
+    given_at_load: tuple[str, ...] = ()
     # By serving engine, the name of its class for the family.
     served_as: Mapping[str, str] = {}
 
@@ -69,6 +71,10 @@ class PublishedConfigMixin:
         self._check("rope_type", [rope.get("rope_type", "default")], ["default", *ROPE_INIT_FUNCTIONS])
         if not hasattr(type(self), "partial_rotary_factor"):
             self._check("partial_rotary_factor", [rope.get("partial_rotary_factor", 1.0)], [1.0])
+
+    def loaded_with(self) -> dict[str, Any]:
+        """Returns the settings that published files leave to `from_pretrained`."""
+        return {name: getattr(self, name) for name in self.given_at_load}
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> PreTrainedConfig:

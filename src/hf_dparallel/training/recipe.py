@@ -71,6 +71,8 @@ def training_summary(trainer: Any) -> dict[str, Any]:
         "is_native": base.is_native,
         "shift_logits": base.shift_logits,
         "attention": base.attention,
+        # What the files of the base do not say.
+        "loaded_with": getattr(base.config, "loaded_with", dict)(),
         "num_sequences": len(dataset) if has_length(dataset) else None,
         "settings": settings,
         "metrics": {name: logged[name] for name in _RECORDED_METRICS if name in logged},

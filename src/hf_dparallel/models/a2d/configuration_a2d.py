@@ -24,6 +24,7 @@ class A2DConfigMixin(PublishedConfigMixin):
     """
 
     told_apart = dict.fromkeys(NO_BLOCKS, "Pass `block_length` instead.")
+    given_at_load = ("block_length", "shift_logits", "mask_token_id")
     block_length: int | None
 
     @property

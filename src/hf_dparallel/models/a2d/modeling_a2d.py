@@ -1,11 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """A2D (https://github.com/ZHZisZZ/dllm): autoregressive models that learned diffusion."""
 
-from transformers import PreTrainedConfig
+from transformers import AutoModelForMaskedLM, LlamaConfig, PreTrainedConfig, Qwen2Config
 from transformers.models.llama.modeling_llama import LlamaModel, LlamaPreTrainedModel
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model, Qwen2PreTrainedModel
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model, Qwen3PreTrainedModel
 
+from ..adapters import read_summary
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
 from ..family import register_family
@@ -26,6 +27,36 @@ class A2DForMaskedDiffusion(MaskedDiffusionModel):
                 "its tokenizer for the command line."
             )
         super().__init__(config)
+
+    @classmethod
+    def from_pretrained(cls, name, *args, config=None, adapter_kwargs=None, **kwargs):  # type: ignore[override]
+        """Loads a checkpoint, or a student, which remembers what its base was loaded with.
+
+        Raises a `ValueError` for an autoregressive model: files of its type are of a diffusion model if a student or a
+        keyword such as `shift_logits` says so.
+        """
+        given = adapter_kwargs or kwargs
+        download = {key: given[key] for key in ("revision", "token", "cache_dir", "local_files_only") if key in given}
+        adapter = given.get("_adapter_model_path", name)
+        remembered = read_summary(str(adapter), download).get("loaded_with", {}) if adapter else {}
+        remembered = {key: value for key, value in remembered.items() if value is not None}
+        if config is None:
+            kwargs = remembered | kwargs
+        elif isinstance(config, cls.config_class):
+            for key, value in remembered.items():
+                setattr(config, key, getattr(config, key) or value)
+        else:
+            said = {key: kwargs.pop(key) for key in cls.config_class.given_at_load if key in kwargs}
+            if not (remembered or said):
+                raise ValueError(
+                    f"{name!r} is of the autoregressive type {config.model_type!r}. If it is a diffusion model all "
+                    f"the same, load it by `{cls.__name__}.from_pretrained`; to make it one, use "
+                    "`convert_to_diffusion`."
+                )
+            own = {"model_type": cls.config_class.model_type} | remembered | said
+            config, path = cls.config_class(**config.to_dict() | own), config.name_or_path
+            config.name_or_path = path
+        return super().from_pretrained(name, *args, config=config, adapter_kwargs=adapter_kwargs, **kwargs)
 
 
 class A2DQwen3Model(DiffusionBackbone, Qwen3Model):
@@ -71,3 +102,8 @@ class A2DLlamaForMaskedDiffusion(A2DForMaskedDiffusion, LlamaPreTrainedModel):
 
     config: A2DLlamaConfig
     backbone_class = A2DLlamaModel
+
+
+# Open-dCoder and Stable-DiffCoder have files of these types, which have no other model for masks.
+for _causal, _model in ((Qwen2Config, A2DQwen2ForMaskedDiffusion), (LlamaConfig, A2DLlamaForMaskedDiffusion)):
+    AutoModelForMaskedLM._model_mapping.register(_causal, _model, exist_ok=True)
