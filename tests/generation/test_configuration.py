@@ -23,8 +23,10 @@ def test_a_checkpoint_carries_its_recipe(tiny_llada, tmp_path):
     recipe = DiffusionGenerationConfig(**SMALL, entropy_threshold=1.0)
     tiny_llada.generation_config = recipe
     tiny_llada.save_pretrained(tmp_path)
-    # Anyone else's code can read it too.
+    # Anyone else's code can read it too, and what a call was resolved to.
     assert GenerationConfig.from_pretrained(tmp_path).entropy_threshold == 1.0
+    resolve(tiny_llada).save_pretrained(tmp_path / "resolved")
+    assert GenerationConfig.from_pretrained(tmp_path / "resolved").use_cache is False
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
     assert isinstance(loaded.generation_config, DiffusionGenerationConfig)
     by_recipe = loaded.generate(PROMPT)

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import CompileConfig, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from hf_dparallel_rules.settings import GROUPS, SETTINGS, SettingError, our_name_for, settings_of, suggest
+from hf_dparallel_rules.settings import GROUPS, SETTINGS, Setting, SettingError, our_name_for, settings_of, suggest
 
 from .compatibility import NEED_THRESHOLD, check, has_adapter, takes_cache
 
@@ -18,7 +18,7 @@ from .compatibility import NEED_THRESHOLD, check, has_adapter, takes_cache
 logger = logging.get_logger(__name__)
 
 # Words of transformers that [`normalise`] reads, and the one that it writes into each file.
-_WORDS = ("do_sample", "use_cache")
+_WORDS = {name: Setting(name, "words", bool, "") for name in ("do_sample", "use_cache")}
 _VERSION = "transformers_version"
 # Values at which settings of left-to-right decoding do nothing: callers that serve all models pass them.
 _NEUTRAL = {
@@ -146,10 +146,16 @@ class DiffusionGenerationConfig(GenerationConfig):
     def to_diff_dict(self) -> dict[str, Any]:
         """Returns the settings that differ from the defaults of [`~transformers.GenerationConfig`].
 
-        Adds `do_sample=False` to a recipe that does not sample, because pipelines sample by default.
+        Adds `do_sample=False` to a recipe that does not sample, because pipelines sample by default, and writes "none"
+        of `cache_implementation`, which transformers does not know, as `use_cache=False`.
         """
-        samples = {} if self.do_sample is not None or self.temperature else {"do_sample": False}
-        return super().to_diff_dict() | samples
+        differing = super().to_diff_dict()
+        if self.do_sample is None and not self.temperature:
+            differing["do_sample"] = False
+        if self.cache_implementation == "none":
+            del differing["cache_implementation"]
+            differing["use_cache"] = False
+        return differing
 
     def to_json_string(self, use_diff=True, ignore_metadata=False, keys_to_pop=None) -> str:
         """Returns the set settings as JSON."""
@@ -244,10 +250,7 @@ def recipe_of(model: PreTrainedModel) -> DiffusionGenerationConfig:
 def normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings among these that are set, checked, with `do_sample` and `use_cache` in our words."""
     ours = {name: row.read(settings[name]) for name, row in SETTINGS.items() if settings.get(name) is not None}
-    do_sample, use_cache = (settings.get(name) for name in _WORDS)
-    for name, value in zip(_WORDS, (do_sample, use_cache), strict=True):
-        if not isinstance(value, bool | None):
-            raise SettingError(name, value, "must be True or False")
+    do_sample, use_cache = (row.read(settings.get(name)) for name, row in _WORDS.items())
     if do_sample and ours.get("temperature") == 0:
         raise SettingError("do_sample", True, "samples tokens and `temperature=0` does not", "Remove one of them.")
     if do_sample is not None:

@@ -72,8 +72,7 @@ class ScoreProcessing(RowPart):
     """Processes the scores of a pass: logits processors, and settings that keep tokens out.
 
     Processors of transformers know one position per row, so each position is passed as a row of its own, with the
-    whole sequence of its row, without padding, as `input_ids`; the position itself is a mask there, or padding if
-    the model has no mask token.
+    whole sequence of its row, without padding, as `input_ids`; the position itself is a mask there.
     """
 
     changes_scores = True
