@@ -33,6 +33,8 @@ def chat_command(
     """
     import torch
 
+    from hf_dparallel.data.prompts import encode_chat
+
     from .answer_streamer import AnswerStreamer, answer, describe_cost
     from .loading import load_model, read_settings, resolve_settings
 
@@ -62,10 +64,10 @@ def chat_command(
             messages = [*history, {"role": "user", "content": text}]
             streamer = AnswerStreamer(tokenizer)
             try:
-                prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
-                check_length(model, len(prompt["input_ids"]), recipe.max_new_tokens)
+                prompt_ids = encode_chat(tokenizer, messages)
+                check_length(model, len(prompt_ids), recipe.max_new_tokens)
                 with streamer:
-                    answers.append(answer(model, tokenizer, prompt["input_ids"], recipe, generator, streamer))
+                    answers.append(answer(model, tokenizer, prompt_ids, recipe, generator, streamer))
                 note(f"({describe_cost(answers[-1])}, {answers[-1]['latency_s']:.1f} s)")
             except KeyboardInterrupt:
                 note("(stopped)")

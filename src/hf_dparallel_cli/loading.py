@@ -26,7 +26,7 @@ from transformers import (
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, cached_file, find_adapter_config_file
 
 from hf_dparallel.data.folder import MANIFEST_NAME
-from hf_dparallel.data.prompts import has_texts
+from hf_dparallel.data.prompts import CHAT_COLUMNS, encode_chat, encode_text, has_texts
 from hf_dparallel.data.rewards import REFERENCE_COLUMNS
 from hf_dparallel.data.sources import has_one_split, load_rows
 from hf_dparallel.demo import path_of, word_problem_dataset
@@ -177,9 +177,8 @@ def read_prompt(word: str | None, text: str | None, prompt_file: str | None) -> 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, raw: bool) -> list[int]:
     """Returns the token ids of a prompt: a user's message, or plain text with `raw` or without a chat template."""
     if tokenizer.chat_template is None or raw:
-        return tokenizer(text)["input_ids"]
-    messages = [{"role": "user", "content": text}]
-    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+        return encode_text(tokenizer, text)
+    return encode_chat(tokenizer, [{"role": "user", "content": text}])
 
 
 def load_prompts(
@@ -205,7 +204,8 @@ def load_prompts(
         column = REFERENCE_COLUMNS[str(reward)]
         dataset = dataset.map(lambda right: {column: right}, input_columns=data["answer_column"])
     if data["prompt_column"] is not None:
-        return dataset.map(_ask, input_columns=data["prompt_column"])
+        others = [column for column in CHAT_COLUMNS if column in dataset.column_names]
+        return dataset.map(_ask, input_columns=data["prompt_column"], remove_columns=others)
     if not data["raw"] and has_texts(dataset):
         path = path_of(source["model"])
         with checked_name("model", path):
@@ -224,7 +224,7 @@ def _check_columns(columns: list[str], data: Mapping[str, Any], reward: str | No
         require("reward=math", "math_verify")
     missing = []
     prompts, answers = data["prompt_column"], data["answer_column"]
-    if prompts is None and not {"prompt", "messages", "conversations", "conversation"} & set(columns):
+    if prompts is None and not {"prompt", *CHAT_COLUMNS} & set(columns):
         missing.append("neither `prompt` nor `messages` (name the column of the texts with --prompt_column)")
     elif prompts not in (None, *columns):
         missing.append(f"no `{prompts}` (--prompt_column)")

@@ -110,7 +110,7 @@ def test_bad_text(row, message, is_streamed):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": chat("What"), "completion": "It"}, "`completion` must be a list of messages .*, got the str 'It'"),
+        ({"prompt": chat("What"), "completion": "It"}, "`prompt` and `completion` must both be texts, or both lists"),
         (
             {"prompt": chat("What"), "completion": chat("", "")[1:]},
             "Message 0 of `completion`, of the assistant, must not be empty: `content` is ''",

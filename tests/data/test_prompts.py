@@ -154,7 +154,7 @@ REFUSED = [
     ({"prompt": "Two?", "tools": [TOOL]}, "`tools` belongs to a chat, and `prompt` is a text"),
     ({"prompt": "Two?", "system": "Only add."}, "`system` belongs to a chat, and `prompt` is a text"),
     ({"prompt": json.dumps([USER])}, "`prompt` is the JSON text of messages. Parse it"),
-    ({"prompt": "Two?", "completion": [ANSWER]}, "`prompt` is a text, and `completion` a list"),
+    ({"prompt": "Two?", "completion": [ANSWER]}, "`prompt` and `completion` must both be texts, or both lists"),
     ({"prompt": " "}, "`prompt` has an empty prompt"),
     ({"instruction": "Add.", "output": "4"}, r"needs the columns .* It has \['instruction', 'output'\]"),
 ]

@@ -25,7 +25,7 @@ _ASSISTANTS = ("assistant", "gpt", "chatgpt", "bing", "bard", "claude", "bot", "
 # The roles of chat templates, by the names that datasets give them, in lower case.
 ROLES = {"user": "user", "human": "user", **dict.fromkeys(_ASSISTANTS, "assistant")}
 ROLES |= {role: role for role in ("system", "developer", "tool")}
-_CHAT_COLUMNS = ("messages", "conversations", "conversation")
+CHAT_COLUMNS = ("messages", "conversations", "conversation")
 _SYSTEM_COLUMNS = ("system", "system_prompt")
 _MEDIA_COLUMNS = ("image", "images", "video", "videos", "audio", "audios")
 # What a message of the assistant may have instead of a text.
@@ -64,9 +64,9 @@ def read_example(row: Mapping[str, Any]) -> Example:
     columns, row = sorted(row), {name: value for name, value in row.items() if value is not None}
     for name in filter(row.get, _MEDIA_COLUMNS):
         raise ValueError(f"The column `{name}` belongs to the prompt, and these models read text only. Remove it.")
-    chats = [name for name in _CHAT_COLUMNS if name in row]
+    chats = [name for name in CHAT_COLUMNS if name in row]
     if not chats and "prompt" not in row:
-        for name in {"prompt", *_CHAT_COLUMNS}.intersection(columns):
+        for name in {"prompt", *CHAT_COLUMNS}.intersection(columns):
             raise ValueError(f"`{name}` has an empty prompt. Drop such rows.")
         raise ValueError(
             "A row needs the columns `prompt` (a text or messages; for training, with `completion`) or `messages`, or "
@@ -81,8 +81,9 @@ def read_example(row: Mapping[str, Any]) -> Example:
     if chats:
         prompt, completion = _read_chat(row, chats[0])
     else:
-        prompt = read_messages(row["prompt"], "prompt")
-        completion = read_messages(row["completion"], "completion") if "completion" in row else None
+        prompt, completion = read_messages(row["prompt"], "prompt"), row.get("completion")
+        if isinstance(completion, list):
+            completion = read_messages(completion, "completion")
     for name in filter(row.get, _SYSTEM_COLUMNS):
         prompt = _with_system(prompt, row[name], name)
     if not prompt:
@@ -194,14 +195,14 @@ def tokenize_prompts(
 
 def read_prompts(dataset: "Dataset") -> list[str | list[Message]]:
     """Returns the prompts of a dataset: texts, or lists of messages; empty texts, if it has no column of prompts."""
-    if not {"prompt", *_CHAT_COLUMNS} & set(dataset.column_names):
+    if not {"prompt", *CHAT_COLUMNS} & set(dataset.column_names):
         return [""] * len(dataset)
     return [read_example(row).prompt for row in plain_rows(dataset)]
 
 
 def has_texts(dataset: "Dataset") -> bool:
     """Tells whether the prompts are plain texts, which do not go through a chat template."""
-    if not {"prompt", *_CHAT_COLUMNS} & set(dataset.column_names) or not len(dataset):
+    if not {"prompt", *CHAT_COLUMNS} & set(dataset.column_names) or not len(dataset):
         return False
     with errors_of_row(0, "dataset"):
         return not read_example(next(iter(plain_rows(dataset)))).is_chat
@@ -241,13 +242,9 @@ def errors_of_row(number: int, name: str) -> Iterator[None]:
 
 
 def _read_texts(row: Mapping[str, Any]) -> Example:
-    prompt, completion = row["prompt"], row.get("completion")
-    if not isinstance(completion, str | None):
-        raise ValueError(
-            f"`prompt` is a text, and `completion` a {type(completion).__name__}. Both must be of a kind."
-        )
+    prompt = row["prompt"]
     for name in ("prompt", "completion"):
-        parsed = _parsed(row.get(name))
+        parsed = _parsed(row[name]) if isinstance(row.get(name), str) else None
         if isinstance(parsed, list) and any(isinstance(one, dict) and {"role", "from"} & one.keys() for one in parsed):
             raise ValueError(
                 f"`{name}` is the JSON text of messages. Parse it: "
@@ -258,7 +255,7 @@ def _read_texts(row: Mapping[str, Any]) -> Example:
             raise ValueError(f"The column `{name}` belongs to a chat, and `prompt` is a text. Remove one of them.")
     if not prompt.strip():
         raise ValueError("`prompt` has an empty prompt. Drop such rows.")
-    return Example(prompt, completion)
+    return Example(prompt, row.get("completion"))
 
 
 def _read_chat(row: Mapping[str, Any], column: str) -> tuple[list[Message], list[Message] | None]:
