@@ -30,7 +30,7 @@ from hf_dparallel.demo import TEACHER
 from hf_dparallel.demo.pipeline import load_teacher
 from hf_dparallel.demo.word_problems import generate_word_problems
 from hf_dparallel.reports import write_json
-from hf_dparallel.serving.app import make_app
+from hf_dparallel.serving.api import make_app
 from hf_dparallel.serving.engine import Engine
 from hf_dparallel.serving.requests import ServedModel
 

@@ -18,8 +18,8 @@ from hf_dparallel import enable_diffusion_generation
 from hf_dparallel.generation import mixin
 from hf_dparallel.generation.prediction import predict_tokens
 from hf_dparallel.generation.standard_parts import make_parts
-from hf_dparallel.serving.followers import RowFollowers
-from hf_dparallel.serving.json_answers import CompiledSchema, JsonAnswer
+from hf_dparallel.serving.json import CompiledSchema, JsonAnswer
+from hf_dparallel.serving.row_options import OptionsPart, RowOptions
 
 from ..helpers import (
     EOS,
@@ -194,9 +194,8 @@ class Matcher(SimpleNamespace):
 def with_forms(forms):
     """Makes the parts of a decode, and has its rows follow their forms."""
     schemas = [form and CompiledSchema(Matcher(form=form), Matcher(form=form)) for form in forms]
-    followers = {row: [JsonAnswer(schema)] for row, schema in enumerate(schemas) if schema is not None}
-    following = RowFollowers(lambda row: followers.get(row, []))
-    return lambda *args, **kwargs: [*make_parts(*args, **kwargs), following]
+    options = {row: RowOptions(json=JsonAnswer(schema)) for row, schema in enumerate(schemas) if schema is not None}
+    return lambda *args, **kwargs: [*make_parts(*args, **kwargs), OptionsPart(options)]
 
 
 @contextlib.contextmanager

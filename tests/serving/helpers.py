@@ -12,7 +12,7 @@ import openai
 import torch
 
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.serving.app import make_app
+from hf_dparallel.serving.api import make_app
 from hf_dparallel.serving.engine import Engine, Prompt
 from hf_dparallel.serving.server import Server
 

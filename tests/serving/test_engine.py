@@ -9,9 +9,8 @@ import torch
 from hf_dparallel.generation.canvas import Canvas
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.serving import engine as engine_module
-from hf_dparallel.serving.bodies import RequestError
 from hf_dparallel.serving.engine import Engine
-from hf_dparallel.serving.followers import CommitLogprobs, DraftReader
+from hf_dparallel.serving.errors import RequestError
 
 from ..helpers import make_llada, make_llada2, make_sdar
 from .helpers import Gate, ask, make_prompt, wait_for
@@ -80,10 +79,10 @@ def test_logprobs_are_of_the_pass_that_committed_each_token_last(model, make_eng
     settings = [{}, {"temperature": 0.8}, revising]
     prompts = [make_prompt(model, [2 + n] * (1 + n % 4), seed=n, **settings[n % 3]) for n in range(8)]
     for n, prompt in enumerate(prompts[:6]):
-        prompt.followers = [CommitLogprobs(n % 4)]
+        prompt.options.num_logprobs = n % 4
     num_revisions = 0
     for prompt, answer in zip(prompts, ask(make_engine(num_slots=8), prompts), strict=True):
-        if not prompt.followers:
+        if prompt.options.num_logprobs is None:
             assert not answer.logprobs
             continue
         prompt.config.output_certainty = True
@@ -99,7 +98,7 @@ def test_logprobs_are_of_the_pass_that_committed_each_token_last(model, make_eng
         expected = log_probs.gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
         assert [each.logprob for each in answer.logprobs] == pytest.approx(expected.tolist(), abs=1e-9)
         log_probs[:, 63] = -torch.inf
-        top = log_probs.topk(prompt.followers[0].num_top)
+        top = log_probs.topk(prompt.options.num_logprobs)
         told = [list(zip(*each.top, strict=True)) or [(), ()] for each in answer.logprobs]
         assert [list(token_ids) for token_ids, _ in told] == top.indices.tolist()
         assert torch.allclose(torch.tensor([values for _, values in told], dtype=torch.double), top.values)
@@ -121,7 +120,7 @@ def test_drafts_end_as_the_answer_whatever_was_revised(make_model, settings):
     for length in (1, 3, 4):
         prompt = make_prompt(model, list(range(6, 6 + length)), **{"max_new_tokens": 8} | settings)
         heard, ended = [], threading.Event()
-        prompt.followers = [DraftReader(prompt.max_tokens)]
+        prompt.options.has_drafts = True
         prompt.listener = lambda told, heard=heard, ended=ended: (heard.append(told), told.is_last and ended.set())
         engine.submit([prompt])
         assert ended.wait(60) and heard[-1].error is None
@@ -304,7 +303,7 @@ def test_nan_ends_its_own_request_only(model, make_engine):
     model.model.embed_tokens.register_forward_hook(lambda module, args, output: seen.append(args[0]))
     model.lm_head.register_forward_hook(spoil)
     prompts = [make_prompt(model, [6, 3]), make_prompt(model, [9, 3])]
-    prompts[1].followers = [CommitLogprobs()]
+    prompts[1].options.num_logprobs = 0
     good, bad = ask(make_engine(), prompts)
     assert good.finish_reason and isinstance(bad.error, FloatingPointError)
 

@@ -8,8 +8,8 @@ import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.serving.bodies import ChatBody, RequestError, TextBody
-from hf_dparallel.serving.requests import _encode_chat, choose_model, read_request
+from hf_dparallel.serving.errors import RequestError
+from hf_dparallel.serving.requests import ChatBody, TextBody, choose_model, encode_chat, read_request
 
 
 CHAT = {"messages": [{"role": "user", "content": "How many pens ?"}]}
@@ -61,7 +61,7 @@ def test_special_tokens_in_a_message_are_text(served, text):
 @pytest.mark.parametrize("text", ["a <eos> b", "<eos>", "<<eos><eos", "<e", ""])
 def test_messages_reach_the_model_as_they_are_written(byte_tokenizer, monkeypatch, text):
     monkeypatch.setattr(byte_tokenizer, "chat_template", "{% for m in messages %}{{ m['content'] }}<eos>{% endfor %}")
-    ids = _encode_chat([{"role": "user", "content": text}] * 2, byte_tokenizer)
+    ids = encode_chat([{"role": "user", "content": text}] * 2, byte_tokenizer)
     letters = [byte_tokenizer.convert_tokens_to_ids(letter.replace(" ", "\u0120")) for letter in text]
     assert ids == [*letters, byte_tokenizer.eos_token_id] * 2
 
@@ -229,8 +229,8 @@ def test_a_resolved_recipe_keeps_its_passes_per_token(served):
 
 
 def test_logprobs_are_of_chats(served):
-    assert chat(served, logprobs=True).body.logprobs and not chat(served, top_logprobs=0).body.logprobs
-    assert not read_request(TextBody, {"prompt": "Mia", "logprobs": False}, served, 9).body.logprobs
+    assert chat(served, logprobs=True).num_logprobs == 0 and chat(served, top_logprobs=0).num_logprobs is None
+    assert read_request(TextBody, {"prompt": "Mia", "logprobs": False}, served, 9).num_logprobs is None
     for value in (0, 5, True):
         with pytest.raises(RequestError, match=f"`logprobs={value}` is not supported. Leave it out."):
             read_request(TextBody, {"prompt": "Mia", "logprobs": value}, served, 9)

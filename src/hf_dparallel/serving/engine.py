@@ -8,11 +8,13 @@ change an answer.
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 import torch
+from accelerate.utils.memory import should_reduce_batch_size
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
@@ -23,11 +25,32 @@ from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoded_row import DecodedRow, RowProgress
 from ..generation.decoder import Decoder
 from ..generation.standard_parts import make_parts
-from .bodies import RequestError
-from .followers import Follower, Progress, RowFollowers
+from .errors import RequestError
+from .row_options import Draft, OptionsPart, RowOptions, TokenLogprobs
 
 
 logger = logging.get_logger(__name__)
+
+
+@dataclass
+class Progress:
+    """The new tokens of an answer after a pass."""
+
+    # All tokens before these are decided and sent.
+    tokens: list[int]
+    # Forward passes so far.
+    nfe: int
+    # With the last tokens: "stop" after an end-of-sequence token, else "length". After a failure, `error` is set.
+    finish_reason: str | None = None
+    error: Exception | None = None
+    # Only if the prompt asks for them.
+    draft: Draft | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    @property
+    def is_last(self) -> bool:
+        """Tells whether these are the last tokens."""
+        return self.finish_reason is not None or self.error is not None
 
 
 @dataclass(eq=False)
@@ -42,13 +65,31 @@ class Prompt:
     # Called in the decoding thread with the progress of each pass. It must not block or raise.
     listener: Callable[[Progress], None]
     adapter: str | None = None
-    followers: list[Follower] = field(default_factory=list)
-    # The tokens that are passed to the listener.
-    sent: list[int] = field(default_factory=list, init=False)
+    options: RowOptions = field(default_factory=RowOptions)
+    # The number of tokens that are passed to the listener.
+    num_sent: int = field(default=0, init=False)
     settings: tuple[Any, ...] = field(init=False)
 
     def __post_init__(self):
         self.settings = (self.adapter, *_settings_of_a_pass(self.config))
+
+    def told(self, tokens: list[int], nfe: int, finished: DecodedRow | None) -> Progress:
+        """Returns the progress for new final tokens, cut at `max_tokens`."""
+        start, end = self.num_sent, min(self.num_sent + len(tokens), self.max_tokens)
+        tokens, error = tokens[: end - start], finished.error if finished else None
+        progress = Progress(tokens, nfe, error=error)
+        if error is None and (finished is not None or end == self.max_tokens):
+            ends = tokens and tokens[-1] in self.config.eos_token_ids and not self.config.is_infilling
+            progress.finish_reason = "stop" if ends else "length"
+        if self.options.num_logprobs is not None:
+            # Given tokens were never predicted. Their probability is 1.
+            logprobs = self.options.logprobs
+            progress.logprobs = [logprobs.get(place, TokenLogprobs(0.0)) for place in range(start, end)]
+        draft = progress.draft = self.options.draft
+        if draft is not None:
+            del draft.tokens[max(self.max_tokens - draft.start, 0) :]
+        self.num_sent = end
+        return progress
 
 
 @dataclass
@@ -58,6 +99,8 @@ class _Group:
     decoder: Decoder
     adapter: str | None
     entering: dict[int, torch.LongTensor] = field(default_factory=dict)
+    # After a pass that did not fit into memory: how many may enter at once.
+    num_entering: int | None = None
 
     @property
     def row_ids(self) -> list[int]:
@@ -75,8 +118,11 @@ class Engine:
         self.failure: Exception | None = None
         # Counted since the start.
         self.num_prompts = self.num_passes = self.num_tokens = 0
-        self._waiting: deque[Prompt] = deque()
+        # The waiting prompts of each request; the first of them takes the next slot.
+        self._requests: deque[deque[Prompt]] = deque()
+        # By row id.
         self._active: dict[int, Prompt] = {}
+        self._options: dict[int, RowOptions] = {}
         self._given_up: set[Prompt] = set()
         # By settings, ordered by their last pass.
         self._groups: dict[tuple[Any, ...], _Group] = {}
@@ -95,12 +141,12 @@ class Engine:
     @property
     def num_waiting(self) -> int:
         """Number of prompts that wait for a slot."""
-        return len(self._waiting)
+        return sum(map(len, self._requests))
 
     @property
-    def capacity(self) -> int:
-        """Largest number of prompts, decoded and waiting ones together."""
-        return self.num_slots + self.max_waiting
+    def max_prompts(self) -> int:
+        """Largest number of prompts of one request, which leaves half of the queue to others."""
+        return self.num_slots + self.max_waiting // 2
 
     @property
     def is_alive(self) -> bool:
@@ -108,12 +154,12 @@ class Engine:
         return self._thread.is_alive() and not self._is_closed
 
     def submit(self, prompts: list[Prompt]) -> None:
-        """Accepts all prompts, or raises a [`RequestError`] if too many would wait, or after `stop`."""
+        """Accepts the prompts of a request, or raises a [`RequestError`] if too many would wait, or after `stop`."""
         with self._changed:
             if not self.is_alive:
                 raise RequestError("The server is shutting down.", status=503)
             # There may be free slots that the decoding thread has not filled yet.
-            if self.num_active + self.num_waiting + len(prompts) > self.capacity:
+            if self.num_active + self.num_waiting + len(prompts) > self.num_slots + self.max_waiting:
                 raise RequestError(
                     f"The server is busy: {self.num_active} prompts are being decoded, and {self.num_waiting} of at "
                     f"most {self.max_waiting} wait. Try again later.",
@@ -121,7 +167,7 @@ class Engine:
                     code="overloaded",
                     headers={"Retry-After": "1"},
                 )
-            self._waiting.extend(prompts)
+            self._requests.append(deque(prompts))
             self.num_prompts += len(prompts)
             self._changed.notify()
 
@@ -154,41 +200,47 @@ class Engine:
         # Otherwise their clients would wait forever.
         with self._changed:
             self._is_closed = True
-            left = [*self._active.values(), *self._waiting]
+            left = [*self._active.values(), *chain.from_iterable(self._requests)]
         for prompt in left:
             prompt.listener(Progress([], 0, error=RequestError("The server is shutting down.", status=503)))
 
     def _take_changes(self) -> bool:
         """Waits until there is something to decode, and fills the free slots. Returns `False` after `stop`."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._active or self._waiting)
+            self._changed.wait_for(lambda: self._is_closed or self._active or self._requests)
             if self._is_closed:
                 return False
             given_up, self._given_up = self._given_up, set()
-            self._waiting = deque(prompt for prompt in self._waiting if prompt not in given_up)
+            waiting = (deque(each for each in request if each not in given_up) for request in self._requests)
+            self._requests = deque(filter(None, waiting))
             self._leave([row_id for row_id, prompt in self._active.items() if prompt in given_up])
-            while self._waiting and self.num_active < self.num_slots:
-                self._enter(self._waiting.popleft())
+            while self._requests and self.num_active < self.num_slots:
+                request = self._requests.popleft()
+                self._enter(request.popleft())
+                if request:
+                    # Requests take turns, however many prompts they have.
+                    self._requests.append(request)
         return True
 
     def _enter(self, prompt: Prompt) -> None:
         row_id, self._next_row = self._next_row, self._next_row + 1
-        self._active[row_id] = prompt
+        self._active[row_id], self._options[row_id] = prompt, prompt.options
         try:
             if prompt.settings not in self._groups:
-                parts = [*make_parts(prompt.config), RowFollowers(self._followers_of)]
+                parts = [*make_parts(prompt.config), OptionsPart(self._options)]
                 decoder = Decoder(self.model, prompt.config, parts, self._generator_for)
                 decoder.canvas.reads_tokens = True
                 self._groups[prompt.settings] = _Group(decoder, prompt.adapter)
             self._groups[prompt.settings].entering[row_id] = prompt.input_ids
         except Exception as error:
             logger.error("A prompt cannot be decoded.", exc_info=True)
-            self._fail([row_id], error)
+            del self._active[row_id], self._options[row_id]
+            prompt.listener(Progress([], nfe=0, error=error))
 
-    def _leave(self, row_ids: list[int]) -> None:
+    def _leave(self, row_ids: Collection[int]) -> None:
         """Frees the slots of rows. Drops groups without rows, together with their caches."""
         for row_id in row_ids:
-            del self._active[row_id]
+            del self._active[row_id], self._options[row_id]
         for settings, group in list(self._groups.items()):
             group.entering = {row_id: ids for row_id, ids in group.entering.items() if row_id not in row_ids}
             # Finished rows have already left the decoder. Removing rows copies all others.
@@ -205,56 +257,53 @@ class Engine:
         return group
 
     def _run_pass(self, group: _Group) -> None:
-        row_ids = group.row_ids
+        added = dict(islice(group.entering.items(), group.num_entering))
+        group.entering = {row_id: ids for row_id, ids in group.entering.items() if row_id not in added}
         try:
             set_adapter(self.model, group.adapter)
-            if group.entering:
-                group.decoder.add_prompts(group.entering)
-                group.entering = {}
+            if added:
+                group.decoder.add_prompts(added)
+            row_ids = list(group.decoder.canvas.row_ids)
             finished = {row.index: row for row in group.decoder.step()}
-            num_sent = {row_id: len(self._active[row_id].sent) for row_id in row_ids}
+            num_sent = {row_id: self._active[row_id].num_sent for row_id in row_ids}
             progress = group.decoder.canvas.progress(num_sent)
         except Exception as error:
-            # Requests with other settings go on, whatever the error is.
-            logger.error("A pass failed; the requests in it end with an error.", exc_info=True)
-            del self._groups[self._active[row_ids[0]].settings]
-            self._fail(row_ids, error)
+            logger.error("A pass failed.", exc_info=True)
+            self._end_failed_pass(group, added, error)
             return
         self.num_passes += 1
         for row_id, row in finished.items():
             # An infilling is sent whole, with the given tokens between the masks.
             end = None if self._active[row_id].config.is_infilling else row.num_tokens
             progress[row_id] = RowProgress(row.tokens[num_sent[row_id] : end].tolist(), row.nfe)
-        self._leave([row_id for row_id in row_ids if self._tell(row_id, progress[row_id], finished.get(row_id))])
+        self._leave([row_id for row_id in row_ids if self._tell(row_id, *progress[row_id], finished.get(row_id))])
 
-    def _fail(self, row_ids: list[int], error: Exception) -> None:
+    def _end_failed_pass(self, group: _Group, added: dict[int, torch.LongTensor], error: Exception) -> None:
+        """Ends the prompts of a pass with an error, whatever it is; requests with other settings go on.
+
+        If the pass did not fit into memory, only the prompt that was added before it ends. Several that were added
+        together are added again, one by one.
+        """
+        if added and (isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)):
+            group.decoder.remove(added)
+            if len(added) > 1:
+                group.entering, group.num_entering = added | group.entering, 1
+                return
+            row_ids = list(added)
+        else:
+            row_ids = [*group.decoder.canvas.row_ids, *added.keys() - group.decoder.canvas.row_ids]
         for row_id in row_ids:
-            self._active.pop(row_id).listener(Progress([], nfe=0, error=error))
+            self._active[row_id].listener(Progress([], nfe=0, error=error))
+        self._leave(row_ids)
 
-    def _tell(self, row_id: int, new: RowProgress, finished: DecodedRow | None) -> bool:
+    def _tell(self, row_id: int, tokens: list[int], nfe: int, finished: DecodedRow | None) -> bool:
         """Sends the new tokens of a row to its listener. Returns whether they are the last."""
         prompt = self._active[row_id]
-        num_sent, tokens = len(prompt.sent), (prompt.sent + new.tokens)[: prompt.max_tokens]
-        is_last = finished is not None or len(tokens) == prompt.max_tokens
-        progress = Progress(tokens[num_sent:], nfe=new.nfe, error=finished.error if finished else None)
-        if is_last and progress.error is None:
-            ends = tokens and tokens[-1] in prompt.config.eos_token_ids and not prompt.config.is_infilling
-            progress.finish_reason = "stop" if ends else "length"
-        try:
-            for follower in prompt.followers:
-                follower.tell(progress, num_sent, len(tokens))
-        except Exception as error:
-            logger.error("A follower of a prompt failed; the prompt ends with an error.", exc_info=True)
-            progress.error = error
+        progress = prompt.told(tokens, nfe, finished)
         if progress.tokens or progress.draft is not None or progress.is_last:
             self.num_tokens += len(progress.tokens)
-            prompt.sent = tokens
             prompt.listener(progress)
         return progress.is_last
-
-    def _followers_of(self, row_id: int) -> list[Follower]:
-        # A prompt that was given up has already left.
-        return self._active[row_id].followers if row_id in self._active else []
 
     def _generator_for(self, row_id: int) -> torch.Generator:
         return torch.Generator(self.model.device).manual_seed(self._active[row_id].seed)

@@ -24,15 +24,9 @@ class Server(uvicorn.Server):
     """
 
     def __init__(self, app: Starlette, engine: Engine, grace_seconds: float = 30, **settings: Any):
-        config = uvicorn.Config(
-            app,
-            http="h11",
-            ws="none",
-            # After all connections are closed: uvicorn would cancel their tasks, each with a traceback in the log.
-            timeout_graceful_shutdown=math.ceil(grace_seconds + _LAST_SECONDS) + 1,
-            **{"log_level": "warning"} | settings,
-        )
-        super().__init__(config)
+        limit = math.ceil(grace_seconds + _LAST_SECONDS)
+        defaults: dict[str, Any] = {"log_level": "warning", "timeout_graceful_shutdown": limit}
+        super().__init__(uvicorn.Config(app, http="h11", ws="none", **defaults | settings))
         self.engine = engine
         self.grace_seconds = grace_seconds
         # Otherwise each collection would scan all imported modules, and block the server for a second.
@@ -44,13 +38,5 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # The engine ends unfinished answers with an error, so that clients know that they are cut off.
-        loop = asyncio.get_running_loop()
-        loop.call_later(self.grace_seconds, self.engine.stop)
-        loop.call_later(self.grace_seconds + _LAST_SECONDS, self._abort)
+        asyncio.get_running_loop().call_later(self.grace_seconds, self.engine.stop)
         await super().shutdown(sockets)
-
-    def _abort(self) -> None:
-        """Closes the connections whose clients have not read the end of their answers."""
-        connections: list[Any] = list(self.server_state.connections)
-        for connection in connections:
-            connection.transport.abort()

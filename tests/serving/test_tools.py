@@ -2,14 +2,15 @@
 """Tools: calls that must come are always valid, the others are read from the text; templates see both."""
 
 import json
+import re
 
 import pytest
 
-from hf_dparallel.serving.app import _Answer
-from hf_dparallel.serving.bodies import ChatBody, RequestError
-from hf_dparallel.serving.followers import Progress
-from hf_dparallel.serving.requests import _encode_chat, read_request
-from hf_dparallel.serving.tool_calls import ToolChoice
+from hf_dparallel.serving.api import Choice
+from hf_dparallel.serving.engine import Progress
+from hf_dparallel.serving.errors import RequestError
+from hf_dparallel.serving.requests import ChatBody, encode_chat, read_request
+from hf_dparallel.serving.tools import ToolChoice
 
 from .helpers import running
 
@@ -52,7 +53,7 @@ def test_calls_that_must_come(served_json):
             (call,) = answer.message.tool_calls
             arguments = json.loads(call.function.arguments)
             assert answer.finish_reason == "tool_calls" and answer.message.content is None
-            assert call.id.startswith("call_") and call.type == "function"
+            assert re.fullmatch("[a-zA-Z0-9]{9}", call.id) and call.type == "function"
             if call.function.name == "buy":
                 assert list(arguments) == ["how many", "price"] and arguments["price"] in (1, 2)
             else:
@@ -67,16 +68,22 @@ def test_calls_that_must_come(served_json):
             assert choice.message.content == plain.message.content
 
 
-def answer_to(tools, text: str, tokenizer) -> tuple[str, list, list]:
+def answer_to(tools, text: str, served) -> tuple[str, list, list]:
     """What is told of an answer that comes token by token: its content, its calls and its ends; as is the whole."""
-    ids = tokenizer(text)["input_ids"]
-    answer = _Answer(0, tokenizer, [], tools)
-    parts = [part for n, token_id in enumerate(ids) for part in answer.add(Progress([token_id], n))]
-    parts += answer.add(Progress([], len(ids), "stop"))
-    content, whole = "".join(part.text for part in parts), answer.whole()
-    calls = [call for part in parts for call in part.tool_calls]
-    ends = [part.finish_reason for part in parts if part.finish_reason]
-    assert (whole.text, whole.tool_calls, [whole.finish_reason]) == (content, calls, ends)
+    ids = served.tokenizer(text)["input_ids"]
+    request = read_request(ChatBody, {"messages": MESSAGES}, served, 9)
+    request.tools = tools
+    choice = Choice(0, request, served)
+    chunks = [chunk for n, token_id in enumerate(ids) for chunk in choice.add(Progress([token_id], n))]
+    chunks += choice.add(Progress([], len(ids), "stop"))
+    deltas, whole = [chunk["delta"] for chunk in chunks], choice.whole()
+    content = "".join(delta.get("content") or "" for delta in deltas)
+    calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+    ends = [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]]
+    assert (whole["message"]["content"] or "", [whole["finish_reason"]]) == (content, ends)
+    assert whole["message"].get("tool_calls", []) == [
+        {k: v for k, v in call.items() if k != "index"} for call in calls
+    ]
     return content, [(call["function"]["name"], call["function"]["arguments"]) for call in calls], ends
 
 
@@ -97,8 +104,8 @@ def answer_to(tools, text: str, tokenizer) -> tuple[str, list, list]:
         ('<tool_call>{"name": ["buy"], "arguments": {}}</tool_call>', None, []),
     ],
 )
-def test_calls_are_read_from_the_text(tokenizer, text, content, calls):
-    told = answer_to(ToolChoice(TOOLS, must=False), text, tokenizer)
+def test_calls_are_read_from_the_text(served_json, text, content, calls):
+    told = answer_to(ToolChoice(TOOLS, must=False), text, served_json)
     assert told == (text if content is None else content, calls, ["tool_calls" if calls else "stop"])
 
 
@@ -123,7 +130,7 @@ def test_the_template_gets_tools_calls_and_results(served_json, tokenizer, monke
     ]
     # The arguments are an object, which templates write as JSON.
     assert "'arguments': {'how many': 3}" in prompt(messages=called) and "toolDone." in prompt(messages=called)
-    ids = _encode_chat(MESSAGES, tokenizer, [{"<eos>": ["a<mask>"]}])
+    ids = encode_chat(MESSAGES, tokenizer, [{"<eos>": ["a<mask>"]}])
     assert not {tokenizer.eos_token_id, tokenizer.mask_token_id} & set(ids)
     assert tokenizer.decode(ids).startswith("[{'<eos>': ['a<mask>']}]")
 
@@ -140,7 +147,6 @@ def test_the_template_gets_tools_calls_and_results(served_json, tokenizer, monke
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [ODD], "tool_choice": "required"}, "tools"),
         ({"tools": TOOLS, "tool_choice": "required", "stop_at_eos": False}, "tools"),
-        ({"messages": [{"role": "assistant"}]}, "messages[0].content"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function"),
     ],
 )  # fmt: skip

@@ -2,14 +2,13 @@
 """Function calls: which ones a request allows, and how they are parsed from the text of an answer."""
 
 import json
-import uuid
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json
 
-from .bodies import ChatBody, RequestError, TextBody
-from .incremental_text import num_begun
+from .text import num_begun
 
 
 # The format of Qwen's chat templates, and of the many that follow them.
@@ -61,21 +60,8 @@ class ToolChoice:
             if not isinstance(call, dict) or call.get("name") not in names or "arguments" not in call:
                 return text, []
             function = {"name": call["name"], "arguments": json.dumps(call["arguments"], ensure_ascii=False)}
-            calls.append({"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function})
+            calls.append({"id": secrets.token_hex(5)[:9], "type": "function", "function": function})
         return (content, calls) if calls else (text, [])
 
     def _functions(self) -> list[dict[str, Any]]:
         return [tool["function"] for tool in self.tools]
-
-
-def read_tool_choice(body: ChatBody | TextBody) -> ToolChoice | None:
-    """Returns the functions that the answer may call, or `None` if there are none or `tool_choice` is "none"."""
-    if not isinstance(body, ChatBody):
-        return None
-    choice, tools = body.tool_choice, [tool.model_dump(exclude_none=True) for tool in body.tools]
-    if choice.function is not None:
-        tools = [tool for tool in tools if tool["function"]["name"] == choice.function.name]
-    must = choice.type in ("required", "function")
-    if must and (not tools or (choice.type == "function") is (choice.function is None)):
-        raise RequestError("`tool_choice` must name one of the `tools`.", "tool_choice")
-    return ToolChoice(tools, must) if tools and choice.type != "none" else None

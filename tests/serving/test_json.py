@@ -7,10 +7,10 @@ import time
 import pytest
 import torch
 
-from hf_dparallel.serving.bodies import ChatBody, RequestError
-from hf_dparallel.serving.followers import CommitLogprobs, Follower
-from hf_dparallel.serving.json_answers import JsonAnswer, compile_schema
-from hf_dparallel.serving.requests import read_request
+from hf_dparallel.serving.errors import RequestError
+from hf_dparallel.serving.json import JsonAnswer, compile_schema
+from hf_dparallel.serving.requests import ChatBody, read_request
+from hf_dparallel.serving.row_options import RowOptions
 
 from ..helpers import make_llada, make_sdar
 from .helpers import ask_once, make, make_prompt, running
@@ -66,7 +66,7 @@ def test_answers_are_valid_beside_others(tokenizer, make_model, settings):
     common["eos_token_id"] = tokenizer.eos_token_id
     prompts = [make_prompt(model, [20 + n] * (1 + n), 104, seed=n, **common) for n in range(3)]
     for prompt in prompts[1:]:
-        prompt.followers = [answer_of(SCHEMA, tokenizer), CommitLogprobs()]
+        prompt.options = RowOptions(json=answer_of(SCHEMA, tokenizer), num_logprobs=0)
     plain, *guided = ask_once(model, prompts)
     for answer in guided:
         assert answer.finish_reason == "stop", answer.error
@@ -99,7 +99,7 @@ def test_each_token_is_the_likeliest_that_fits(served_json, tokenizer):
         matcher.consume_tokens(given)
     settings = {"denoising_steps": 104, "commit_order": "left_to_right", "entropy_threshold": None}
     asked = make_prompt(model, prompt, 104, max_new_tokens=104, block_length=104, **settings, eos_token_id=eos)
-    asked.followers = [answer_of(SCHEMA, tokenizer)]
+    asked.options.json = answer_of(SCHEMA, tokenizer)
     (answer,) = ask_once(model, [asked])
     assert answer.tokens == [*expected, eos] and answer.nfe == num_passes
     check(tokenizer.decode(expected))
@@ -110,13 +110,13 @@ def test_predicted_tokens_are_taken_up_to_the_first_that_does_not_fit(tokenizer)
     ids, eos = tokenizer('{"what": "cafe", "how many": 12}')["input_ids"], tokenizer.eos_token_id
     likeliest = torch.zeros(len(tokenizer)).index_fill(0, torch.tensor(tokenizer("7")["input_ids"]), 9.0)
     right, wrong = answer_of(schema, tokenizer), answer_of(schema, tokenizer)
-    given = right._given()
+    given = right.given()
     rest = ids[len(given) :]
-    assert given == ids[: len(given)] == wrong._given() and given
-    assert right._take([*rest, eos, eos], likeliest) == [*rest, eos] and right.leave() == {}
+    assert given == ids[: len(given)] == wrong.given() and given
+    assert right.commit([*rest, eos, eos], likeliest) == ([*rest, eos], []) and right.error() is None
     begun = tokenizer(' "ca')["input_ids"]
-    assert wrong._take([*begun, eos, *begun], likeliest) == begun
-    assert wrong._take([eos], likeliest) == tokenizer("7")["input_ids"]
+    assert wrong.commit([*begun, eos, *begun], likeliest) == (begun, [])
+    assert wrong.commit([eos], likeliest) == (tokenizer("7")["input_ids"], [])
 
 
 @pytest.mark.parametrize("make_model", [make_llada, make_sdar])
@@ -129,7 +129,7 @@ def test_an_answer_that_reaches_the_end_is_cut(tokenizer, make_model, length):
     common = {"max_new_tokens": length, "block_length": 4, "entropy_threshold": 9.0, "eos_token_id": eos}
     prompts = [make_prompt(model, [20] * (1 + n), length, seed=n, **common) for n in range(4)]
     for prompt in prompts[1:]:
-        prompt.followers = [answer_of({"type": "object", "properties": properties}, tokenizer)]
+        prompt.options.json = answer_of({"type": "object", "properties": properties}, tokenizer)
     hook = model.get_output_embeddings().register_forward_hook(lambda module, args, output: output + quotes)
     answers = ask_once(model, prompts)
     hook.remove()
@@ -139,14 +139,7 @@ def test_an_answer_that_reaches_the_end_is_cut(tokenizer, make_model, length):
     assert length < 13 or all(answer.nfe <= length // 2 for answer in answers[1:])
 
 
-class Failing(Follower):
-    """Fails when one of its methods is called."""
-
-    def __init__(self, method: str):
-        setattr(self, method, lambda *args: 1 / 0)
-
-
-@pytest.mark.parametrize("method", [None, "enter", "change", "after", "tell"])
+@pytest.mark.parametrize("method", [None, "given", "commit"])
 def test_a_row_that_cannot_be_followed_fails_alone(served_json, tokenizer, method):
     """As when the matcher reaches one of its limits, or whatever it is."""
     model, eos = served_json.model, tokenizer.eos_token_id
@@ -154,9 +147,11 @@ def test_a_row_that_cannot_be_followed_fails_alone(served_json, tokenizer, metho
         make_prompt(model, [20 + n], 32, max_new_tokens=32, block_length=8, eos_token_id=eos, stop_at_eos=True)
         for n in range(2)
     ]
-    prompts[0].followers = [answer_of(SCHEMA, tokenizer) if method is None else Failing(method)]
+    failing = prompts[0].options.json = answer_of(SCHEMA, tokenizer)
     if method is None:
-        prompts[0].followers[0]._matcher.consume_token(tokenizer.mask_token_id)
+        failing._matcher.consume_token(tokenizer.mask_token_id)
+    else:
+        setattr(failing, method, lambda *args: 1 / 0)
     failed, plain = ask_once(model, prompts)
     assert ("cannot follow the JSON schema" if method is None else "division by zero") in str(failed.error)
     assert plain.error is None and plain.finish_reason
@@ -189,13 +184,14 @@ def test_clients_get_any_object(served_json, tokenizer):
         assert answer.message.content.startswith('{"') and answer.finish_reason == "length"
     schema = read_request(ChatBody, asked, served_json, 9).schema
     ids = tokenizer('{"a": {"b": [1, null]}}')["input_ids"]
-    assert JsonAnswer(schema)._take([*ids, tokenizer.eos_token_id], torch.zeros(9)) == [*ids, tokenizer.eos_token_id]
+    eos = tokenizer.eos_token_id
+    assert JsonAnswer(schema).commit([*ids, eos], torch.zeros(9)) == ([*ids, eos], [])
 
 
 def test_a_key_that_is_written_as_a_special_token_is_text(served_json, tokenizer):
     schema = {"type": "object", "properties": {"<eos>": {"enum": ["<mask>"]}}}
     prompt = make_prompt(served_json.model, [30], 64, max_new_tokens=64, eos_token_id=tokenizer.eos_token_id)
-    prompt.followers = [answer_of(schema, tokenizer)]
+    prompt.options.json = answer_of(schema, tokenizer)
     (answer,) = ask_once(served_json.model, [prompt])
     # All of it is given.
     assert tokenizer.decode(answer.tokens, skip_special_tokens=True) == '{"<eos>": "<mask>"}' and answer.nfe == 0
@@ -287,7 +283,7 @@ def test_no_schema_takes_long(served_json, tokenizer, value):
     except ValueError:
         return
     prompt = make_prompt(served_json.model, [30], 48, max_new_tokens=48, eos_token_id=tokenizer.eos_token_id)
-    prompt.followers = [answer]
+    prompt.options.json = answer
     ask_once(served_json.model, [prompt])
     assert time.process_time() - begin < 3
 

@@ -11,11 +11,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.hf import from_tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ..generation.canvas import Canvas
-from ..generation.parts import Change
-from ..generation.prediction import TokenPrediction
-from .bodies import RequestError
-from .followers import Follower
+from .errors import RequestError
 
 
 # Limits of a schema: its characters, its levels, and the characters of each text, repeats included. Fixed text is
@@ -41,57 +37,42 @@ class CompiledSchema(NamedTuple):
     vocabulary: LLTokenizer
 
 
-class JsonAnswer(Follower):
-    """Lets a row commit only tokens that fit a schema: from left to right, without a gap, and at least one."""
+class JsonAnswer:
+    """The state of an answer that follows a schema: from left to right, without a gap."""
 
     def __init__(self, schema: CompiledSchema):
         self._matcher = schema.matcher.deep_copy()
         self._vocabulary = schema.vocabulary
 
-    def enter(self, canvas: Canvas, row: int) -> None:
-        """Writes the fixed text at the beginning of the answer."""
-        canvas.begin(row, self._given())
-
-    def change(self, canvas: Canvas, row: int, prediction: TokenPrediction, change: Change) -> Change:
-        """Returns the change with the predictions that fit, and writes the fixed text after them into the canvas."""
-        status, answer = canvas.status[row], canvas.answer(row)
-        # The first columns are the masks, from left to right. In block-causal models some are after the answer.
-        masks = slice(min(status.num_open, answer.stop - answer.start - status.num_decided))
-        accepted = change.accepted[row, masks].tolist()
-        num_accepted = [*accepted, False].index(False)
-        kept = self._take(change.tokens[row, : max(num_accepted, 1)].tolist(), prediction.logits[row, 0])
-        given = [] if kept[-1] in self._vocabulary.eos_tokens else self._given()
-        canvas.write(row, status.num_decided + len(kept), given)
-        tokens, written = change.tokens.clone(), change.accepted.clone()
-        tokens[row, : len(kept)] = tokens.new_tensor(kept)
-        written[row] = torch.arange(written.shape[1], device=written.device) < len(kept)
-        return change._replace(tokens=tokens, accepted=written)
-
-    def leave(self) -> dict[str, Any]:
-        """Returns an `error` if the matcher has reached one of its limits, after which only the end fits."""
-        if not self._matcher.is_error():
-            return {}
-        reason = self._matcher.get_error().partition("\n")[0]
-        return {"error": RequestError(f"The answer cannot follow the JSON schema any more: {reason}")}
-
-    def _take(self, predicted: list[int], logits: torch.Tensor) -> list[int]:
-        """Returns the first predicted tokens, as far as they fit; if none does, the likeliest token that fits."""
-        kept = predicted[: self._matcher.validate_tokens(predicted)]
-        if not kept:
-            bias = torch.frombuffer(bytearray(self._matcher.compute_logit_bias()), dtype=torch.uint8)
-            fits = bias[: len(logits)].to(logits.device) > 0
-            kept = [int(logits[: len(fits)].masked_fill(~fits, -torch.inf).argmax())]
-        self._matcher.consume_tokens(kept)
-        return kept
-
-    def _given(self) -> list[int]:
-        """Returns the tokens that the schema fixes as the next ones."""
+    def given(self) -> list[int]:
+        """Returns the tokens that the schema fixes as the next ones, and counts them as written."""
         tokens = self._matcher.compute_ff_tokens()
         if any(map(self._vocabulary.is_special_token, tokens)):
             # A key that is spelled like a special token is plain text.
             tokens = self._vocabulary.greedy_tokenize(self._matcher.compute_ff_bytes().decode(errors="ignore"))
         self._matcher.consume_tokens(tokens)
         return [*tokens, self._vocabulary.eos_token] if self._matcher.is_stopped() else tokens
+
+    def commit(self, predicted: list[int], logits: torch.Tensor) -> tuple[list[int], list[int]]:
+        """Returns the predicted tokens to commit, and the tokens that the schema fixes after them.
+
+        These are the first ones that fit; if none does, the likeliest token that fits, by the `logits` of the first
+        place, `(vocab_size,)`.
+        """
+        kept = predicted[: self._matcher.validate_tokens(predicted)]
+        if not kept:
+            bias = torch.frombuffer(bytearray(self._matcher.compute_logit_bias()), dtype=torch.uint8)
+            fits = bias[: len(logits)].to(logits.device) > 0
+            kept = [int(logits[: len(fits)].masked_fill(~fits, -torch.inf).argmax())]
+        self._matcher.consume_tokens(kept)
+        return kept, [] if kept[-1] in self._vocabulary.eos_tokens else self.given()
+
+    def error(self) -> RequestError | None:
+        """Returns an error if the matcher has reached one of its limits, after which only the end fits."""
+        if not self._matcher.is_error():
+            return None
+        reason = self._matcher.get_error().partition("\n")[0]
+        return RequestError(f"The answer cannot follow the JSON schema any more: {reason}")
 
 
 def compile_schema(

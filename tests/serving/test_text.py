@@ -4,34 +4,32 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_dparallel.serving.followers import Progress, TokenLogprobs
-from hf_dparallel.serving.incremental_text import IncrementalText, say_logprobs
+from hf_dparallel.serving.row_options import TokenLogprobs
+from hf_dparallel.serving.text import IncrementalText, logprobs_to_json
 
 
 EOS = 256  # of `byte_tokenizer`
 
 
-def feed(answer: IncrementalText, tokens: list[int], cuts: list[int], finish_reason: str) -> list[str]:
+def feed(answer: IncrementalText, tokens: list[int], cuts: list[int]) -> list[str]:
     """Adds tokens in groups, as a server does, until the answer has ended."""
     edges = [0, *sorted(cut % (len(tokens) + 1) for cut in cuts), len(tokens)]
-    groups = [tokens[start:end] for start, end in zip(edges, edges[1:], strict=False)]
-    parts = []
-    for number, group in enumerate(groups, start=1):
-        num_before, is_last = len(answer.text), number == len(groups)
-        answer.add(Progress(group, number, finish_reason if is_last else None))
-        parts.append(answer.text[num_before:])
-        if answer.finish_reason is not None:
-            break
-    return parts
+    parts, length = [], 0
+    for start, end in zip(edges, edges[1:], strict=False):
+        answer.add(tokens[start:end])
+        parts.append(answer.text[length:])
+        length = len(answer.text)
+    answer.end()
+    return [*parts, answer.text[length:]]
 
 
 @settings(deadline=None)
 @given(st.text(alphabet="ab é漢😀\n", max_size=20), st.lists(st.integers(0, 99), max_size=6))
 def test_parts_make_up_the_text(byte_tokenizer, text, cuts):
     answer = IncrementalText(byte_tokenizer)
-    parts = feed(answer, [*byte_tokenizer(text)["input_ids"], EOS], cuts, "stop")
+    parts = feed(answer, [*byte_tokenizer(text)["input_ids"], EOS], cuts)
     assert "".join(parts) == answer.text == text
-    assert answer.num_tokens == len(text.encode()) + 1 and answer.finish_reason == "stop"
+    assert len(answer.tokens) == len(text.encode()) + 1 and not answer.is_stopped
     assert all("\ufffd" not in part for part in parts)
 
 
@@ -43,29 +41,29 @@ def test_parts_make_up_the_text(byte_tokenizer, text, cuts):
 )
 def test_stop_strings_cut_the_text_wherever_the_groups_end(byte_tokenizer, text, stop, cuts):
     answer = IncrementalText(byte_tokenizer, stop)
-    parts = feed(answer, byte_tokenizer(text)["input_ids"], cuts, "length")
+    parts = feed(answer, byte_tokenizer(text)["input_ids"], cuts)
     # The naive way: one character after the other.
     length = next((n for n in range(len(text) + 1) if any(text[:n].endswith(string) for string in stop)), None)
     if length is None:
-        expected, num_tokens, finish_reason = text, len(text), "length"
+        expected, num_tokens = text, len(text)
     else:
         start = min(text[:length].find(string) for string in stop if string in text[:length])
-        expected, num_tokens, finish_reason = text[:start], length, "stop"
+        expected, num_tokens = text[:start], length
     assert "".join(parts) == answer.text == expected
-    assert (answer.num_tokens, answer.finish_reason) == (num_tokens, finish_reason)
+    assert (len(answer.tokens), answer.is_stopped) == (num_tokens, length is not None)
 
 
 def test_half_a_character_at_the_very_end_is_shown(byte_tokenizer):
     answer = IncrementalText(byte_tokenizer)
-    answer.add(Progress(byte_tokenizer("aé")["input_ids"][:2], 1))
+    answer.add(byte_tokenizer("aé")["input_ids"][:2])
     assert answer.text == "a"
-    answer.add(Progress([], 2, "length"))
+    answer.end()
     assert answer.text == "a\ufffd"
 
 
 def said(tokenizer, tokens: list[int], top: list[tuple[int, float]]) -> list[dict]:
     pairs = zip([[], *([token] for token in tokens)], tokens, strict=False)  # in groups of any size
-    return [say_logprobs(tokenizer, before, [token], [TokenLogprobs(-0.5, top)])[0] for before, token in pairs]
+    return [logprobs_to_json(tokenizer, before, [(token, TokenLogprobs(-0.5, top))])[0] for before, token in pairs]
 
 
 def test_the_bytes_of_all_tokens_are_the_text(served, byte_tokenizer):
