@@ -133,8 +133,8 @@ def test_imports_have_no_cycle():
 LAYERS = [
     ("rules", "_version", "attention_masks", "hashes", "reports"),
     ("environment", "generation"),
-    ("models", "data", "serving", "inspection"),
-    ("evaluation",),
+    ("models", "data", "inspection"),
+    ("evaluation", "serving"),
     ("hub",),
     ("engines",),
     ("training",),

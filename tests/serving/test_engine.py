@@ -13,7 +13,7 @@ from hf_dparallel.serving.engine import Engine
 from hf_dparallel.serving.errors import RequestError
 
 from ..helpers import make_llada, make_llada2, make_sdar
-from .helpers import Gate, ask, make_prompt, wait_for
+from .helpers import Gate, ask, ask_once, make_prompt, wait_for
 
 
 @pytest.fixture
@@ -255,6 +255,53 @@ def test_a_pass_that_fails_ends_its_requests_and_no_others(model, make_engine, c
     assert good.listener.finish_reason and isinstance(bad.listener.error, torch.OutOfMemoryError)
     hook.remove()
     assert engine.is_alive and ask(engine, [bad := make_prompt(model, [9, 3])])[0].finish_reason
+
+
+@pytest.mark.parametrize(("make_model", "cache"), [(make_llada, None), (make_llada, "dual"), (make_sdar, "block")])
+def test_a_prompt_that_does_not_fit_into_memory_ends_alone(make_model, cache, caplog):
+    """Those that are under way and those that enter with it give the answers that they give alone."""
+    model = make_model().double()
+
+    def fail(module, args, kwargs):
+        rows.append(len(kwargs["input_ids"]))
+        if (kwargs["input_ids"] == 9).any():
+            raise torch.OutOfMemoryError("no memory")
+
+    settings, rows = {"cache_implementation": cache, "stop_at_eos": False}, []
+    expected = [ask_once(model, [make_prompt(model, [n, 3], **settings)])[0] for n in (6, 7, 8)]
+    hook = model.model.register_forward_pre_hook(fail, with_kwargs=True)
+    engine = Engine(model, 4, 100)
+    first, *others, bad = (make_prompt(model, [n, 3], **settings) for n in (6, 7, 8, 9))
+    listener = first.listener
+    # A token has come, so the others enter while it is under way.
+    first.listener = lambda told: (listener(told), told.nfe == 4 and engine.submit([others[0], bad, others[1]]))
+    engine.submit([first])
+    assert listener.ended.wait(60) and all(each.listener.ended.wait(60) for each in (*others, bad))
+    hook.remove()
+    engine.close()
+    assert isinstance(bad.listener.error, torch.OutOfMemoryError)
+    for told, alone in zip((listener, *(each.listener for each in others)), expected, strict=True):
+        assert told.error is None and told.finish_reason
+        # The other cache is an approximation, which is computed anew after the failure.
+        assert cache == "dual" or (told.tokens, told.nfe) == (alone.tokens, alone.nfe)
+
+
+def test_requests_take_turns_for_slots(model, make_engine):
+    """However many prompts one has; and none may fill the queue."""
+    gate, engine = Gate(model), make_engine(num_slots=2, max_waiting=10)
+    many = [make_prompt(model, [n, 3], stop_at_eos=False) for n in range(6, 13)]
+    few = [make_prompt(model, [n, 3], stop_at_eos=False) for n in (20, 21)]
+    order = []
+    for name, prompts in (("many", many), ("few", few)):
+        for prompt in prompts:
+            prompt.listener = lambda told, name=name: told.is_last and order.append(name)
+    assert engine.max_prompts == 7
+    engine.submit(many)
+    wait_for(lambda: gate.rows)
+    engine.submit(few)
+    gate.open.set()
+    wait_for(lambda: len(order) == 9)
+    assert order[:6].count("few") == 2
 
 
 def test_a_prompt_that_cannot_be_decoded_ends_alone(model, make_engine, monkeypatch, caplog):

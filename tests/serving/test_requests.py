@@ -174,7 +174,7 @@ def test_prompts_of_text_completions(served):
         ({"max_tokens": 1.5}, "max_tokens", "integer, got 1.5"),
         ({"max_tokens": True}, "max_tokens", "integer, got True"),
         ({"max_completion_tokens": "9"}, "max_completion_tokens", "integer, got 9"),
-        ({"max_tokens": 4096}, "messages", "the answer may have 4096"),
+        ({"max_tokens": 4096}, "max_tokens", "the answer may have 4096"),
         ({"max_new_tokens": 0}, "max_new_tokens", "must be a positive integer"),
         ({"temperature": "hot"}, "temperature", "`temperature` must be "),
         ({"temperature": -1}, "temperature", "`temperature` must be "),
@@ -268,7 +268,61 @@ def test_a_model_without_chat_template_completes_text_only(served):
         chat(dataclasses.replace(served, tokenizer=NoTemplate()))
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"content": "14", "provider_specific_fields": {"refusal": None}, "annotations": []},
+        {"content": "14", "parsed": {"pens": 14}, "refusal": None, "audio": None, "function_call": None},
+        {"content": [{"type": "text", "text": "14", "annotations": []}], "reasoning_content": "Hm."},
+        {"content": None, "tool_calls": None},
+        {
+            "tool_calls": [
+                {"id": "123456789", "function": {"name": "add", "arguments": "{}", "parsed_arguments": {}}, "index": 0}
+            ]
+        },
+    ],
+)
+def test_answers_come_back_with_the_fields_that_clients_add(served, answer):
+    """Those of litellm, of `parse` of the openai client, and of clients that keep the reasoning."""
+    plain = {"content": answer.get("content") or "", "tool_calls": answer.get("tool_calls") or []}
+    asked = [chat(served, messages=[{"role": "assistant", **each}, *CHAT["messages"]]) for each in (answer, plain)]
+    assert asked[0].prompts[0].tolist() == asked[1].prompts[0].tolist()
+
+
+@pytest.mark.parametrize("role", ["user", "system", "tool"])
+def test_questions_have_no_further_fields(served, role):
+    with pytest.raises(RequestError, match="`messages.0..parsed=1` is not supported"):
+        chat(served, **said(role, content="a", parsed=1))
+    with pytest.raises(RequestError) as refused:
+        chat(served, **said("assistant", function_call={"name": "add", "arguments": "{}"}))
+    assert refused.value.param == "messages[0].function_call"
+
+
+def test_arguments_of_the_template(served, monkeypatch):
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ 'How' if thinks else 'many' }}"
+    monkeypatch.setattr(served.tokenizer, "chat_template", template)
+    thinks, plain = (chat(served, chat_template_kwargs={"thinks": value}).prompts[0] for value in (True, False))
+    assert served.tokenizer.decode([thinks[-1], plain[-1]]) == "How many"
+    with pytest.raises(RequestError, match="`chat_template_kwargs` has 'think', which the chat template does not use"):
+        chat(served, chat_template_kwargs={"think": True})
+
+
+@pytest.mark.parametrize("body", ["{{ 1 / 0 }}", "{{ messages.x.y }}", "{{ messages[0].content[9].z.z }}"])
+def test_a_template_that_fails_is_a_refusal(served, monkeypatch, body):
+    monkeypatch.setattr(served.tokenizer, "chat_template", body)
+    with pytest.raises(RequestError) as refused:
+        chat(served)
+    assert (refused.value.param, refused.value.status) == ("messages", 400)
+
+
+def test_a_template_may_change_a_text_with_special_tokens(byte_tokenizer, monkeypatch):
+    """What cuts special tokens into text is not seen."""
+    monkeypatch.setattr(byte_tokenizer, "chat_template", "{% for m in messages %}{{ m.content }} {{ m.content[:3] | upper }}{% endfor %}")  # fmt: skip  # noqa: E501
+    ids = encode_chat([{"role": "user", "content": "<eos>"}], byte_tokenizer)
+    assert byte_tokenizer.decode(ids) == "<eos> <E" and byte_tokenizer.eos_token_id not in ids
+
+
 def test_a_template_may_refuse(served, monkeypatch):
     monkeypatch.setattr(served.tokenizer, "chat_template", "{{ raise_exception('roles must alternate') }}")
-    with pytest.raises(RequestError, match="refuses the messages: roles must alternate"):
+    with pytest.raises(RequestError, match="refuses the messages .user.: roles must alternate"):
         chat(served)

@@ -61,6 +61,20 @@ def test_half_a_character_at_the_very_end_is_shown(byte_tokenizer):
     assert answer.text == "a\ufffd"
 
 
+def test_each_token_is_decoded_with_the_last_ones_only(served):
+    """Or a long answer would take quadratic time."""
+    ids, lengths = served.tokenizer("Mia has 14 pens . " * 50)["input_ids"], []
+
+    class Counting:
+        def decode(self, tokens, **kwargs):
+            lengths.append(len(tokens))
+            return served.tokenizer.decode(tokens, **kwargs)
+
+    answer = IncrementalText(Counting(), ["never"])
+    feed(answer, ids, list(range(0, len(ids), 7)))
+    assert answer.text == served.tokenizer.decode(ids) and max(lengths) <= 3 and len(lengths) <= 2 * len(ids) + 1
+
+
 def said(tokenizer, tokens: list[int], top: list[tuple[int, float]]) -> list[dict]:
     pairs = zip([[], *([token] for token in tokens)], tokens, strict=False)  # in groups of any size
     return [logprobs_to_json(tokenizer, before, [(token, TokenLogprobs(-0.5, top))])[0] for before, token in pairs]

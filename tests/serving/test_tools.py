@@ -4,6 +4,7 @@
 import json
 import re
 
+import openai
 import pytest
 
 from hf_dparallel.serving.api import Choice
@@ -61,11 +62,12 @@ def test_calls_that_must_come(served_json):
         asked = {"model": "tiny", "messages": MESSAGES, "tools": TOOLS, "tool_choice": NAMED, "max_tokens": 12}
         (cut,) = client.chat.completions.create(**asked).choices
         assert cut.finish_reason == "length" and cut.message.tool_calls is None and cut.message.content.startswith("{")
-        plain = client.chat.completions.create(model="tiny", messages=MESSAGES).choices[0]
-        for choice in ("none", "auto"):
-            asked = {"tools": TOOLS, "tool_choice": choice}
-            (choice,) = client.chat.completions.create(model="tiny", messages=MESSAGES, **asked).choices
-            assert choice.message.content == plain.message.content
+        asked = {"model": "tiny", "messages": MESSAGES}
+        plain = client.chat.completions.create(**asked)
+        (choice,) = client.chat.completions.create(**asked, tools=TOOLS, tool_choice="none").choices
+        assert choice.message.content == plain.choices[0].message.content
+        with pytest.raises(openai.BadRequestError, match="The chat template does not use `tools`"):
+            client.chat.completions.create(**asked, tools=TOOLS)
 
 
 def answer_to(tools, text: str, served) -> tuple[str, list, list]:
@@ -133,6 +135,23 @@ def test_the_template_gets_tools_calls_and_results(served_json, tokenizer, monke
     ids = encode_chat(MESSAGES, tokenizer, [{"<eos>": ["a<mask>"]}])
     assert not {tokenizer.eos_token_id, tokenizer.mask_token_id} & set(ids)
     assert tokenizer.decode(ids).startswith("[{'<eos>': ['a<mask>']}]")
+
+
+def test_calls_beside_a_schema(served_json, tokenizer, monkeypatch):
+    """With `tool_choice` auto, an answer calls or follows the schema of `response_format`."""
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}")
+    monkeypatch.setattr("hf_dparallel.serving.requests.longest_sequence", lambda model: None)
+    form = {"name": "count", "schema": {"type": "object", "properties": {"n": {"type": "integer"}}}}
+    form = {"type": "json_schema", "json_schema": form}
+    asked = {"messages": MESSAGES, "tools": TOOLS, "response_format": form}
+    request = read_request(ChatBody, asked, served_json, 9)
+    for text, fits in (('{"n": 3}', True), (TAGGED, True), (f"{TAGGED}\n{TAGGED}", True), ("3", False), (CALL, False)):
+        ids = [*tokenizer(str(text))["input_ids"], tokenizer.eos_token_id]
+        assert (request.schema.matcher.deep_copy().validate_tokens(ids) == len(ids)) is fits
+    choice = Choice(0, request, served_json)
+    choice.add(Progress(tokenizer(TAGGED)["input_ids"], 1, "stop"))
+    (call,) = choice.whole()["message"]["tool_calls"]
+    assert call["function"]["arguments"] == ARGUMENTS
 
 
 @pytest.mark.parametrize(

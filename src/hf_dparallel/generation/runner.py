@@ -58,6 +58,12 @@ class Runner:
             cache.resize(kept, num_rows, canvas.width, canvas.sequences.device)
         self._cached_rows = list(canvas.row_ids)
 
+    def forget(self) -> None:
+        """Forgets what the cache stores, as after a pass that failed half-way: the next one computes whole rows."""
+        planner = type(self.planner)(self.canvas, self.lead)
+        planner.uniform = self.planner.uniform
+        self.planner = planner
+
     def run(self, planned: Pass) -> torch.Tensor:
         """Runs a pass, and returns the logits of its scored tokens."""
         return self.score(planned, self.inputs(planned))

@@ -286,6 +286,7 @@ class Engine:
         """
         if added and (isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)):
             group.decoder.remove(added)
+            group.decoder.runner.forget()
             if len(added) > 1:
                 group.entering, group.num_entering = added | group.entering, 1
                 return

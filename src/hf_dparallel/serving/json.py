@@ -14,6 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from .errors import RequestError
 
 
+# The tags of a call in Qwen's chat templates, and in the many that follow them.
+TAGS = ("<tool_call>", "</tool_call>")
 # Limits of a schema: its characters, its levels, and the characters of each text, repeats included. Fixed text is
 # computed to its end, and again for each item of an array, so a long one would block the server.
 _LONGEST, _DEEPEST, _LONGEST_TEXT = 2**15, 32, 256
@@ -76,17 +78,27 @@ class JsonAnswer:
 
 
 def compile_schema(
-    schema: dict[str, Any], tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos_token_ids: list[int]
+    schema: dict[str, Any],
+    tokenizer: PreTrainedTokenizerBase,
+    vocab_size: int,
+    eos_token_ids: list[int],
+    calls: dict[str, Any] | None = None,
 ) -> CompiledSchema:
-    """Compiles a schema, or raises a `ValueError`. Answers have all properties of an object, in their order."""
-    closed = _closed(schema)
-    text = json.dumps(closed, ensure_ascii=False, allow_nan=False)
+    """Compiles a schema, or raises a `ValueError`. Answers have all properties of an object, in their order.
+
+    With the schema of a call, `calls`, answers may be calls of functions instead, each between the tags of `TAGS`.
+    """
+    closed, call = _closed(schema), _closed(calls)
+    text = json.dumps([closed, call], ensure_ascii=False, allow_nan=False)
     if len(text) > _LONGEST:
         raise ValueError(f"a schema may have at most {_LONGEST} characters.")
     if max(map(len, re.findall(r'"((?:[^"\\]|\\.)*)"', text)), default=0) > _LONGEST_TEXT:
         raise ValueError(f"a text in a schema may have at most {_LONGEST_TEXT} characters.")
     vocabulary = _vocabulary(tokenizer, max(vocab_size, len(tokenizer)), tuple(eos_token_ids))
-    grammar = LLMatcher.grammar_from_json_schema(closed, overrides=_SPACING)
+    if calls is None:
+        grammar = LLMatcher.grammar_from_json_schema(closed, overrides=_SPACING)
+    else:
+        grammar = LLMatcher.grammar_from_lark(_either(closed, call, tokenizer))
     matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=_LIMITS)
     # Some errors are raised only for the first token.
     if not matcher.is_error():
@@ -117,6 +129,17 @@ def _closed(schema: Any, depth: int = 0) -> Any:
     if isinstance(closed.get("properties"), dict):
         closed = {"additionalProperties": False} | closed | {"required": list(closed["properties"])}
     return closed
+
+
+def _either(schema: dict[str, Any], call: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> str:
+    """Returns the grammar of an answer or calls."""
+    # A tag may be a token of its own, which grammars write without quotes.
+    begin, end = (f'{tag} | "{tag}"' if tag in tokenizer.get_added_vocab() else f'"{tag}"' for tag in TAGS)
+    answer, arguments = (json.dumps(each | {"x-guidance": _SPACING}) for each in (schema, call))
+    return (
+        f'start: answer | call ("\\n" call)*\nanswer: %json {answer}\n'
+        f'call: begin "\\n" %json {arguments} "\\n" end\nbegin: {begin}\nend: {end}\n'
+    )
 
 
 def _length(name: str, value: Any) -> float:

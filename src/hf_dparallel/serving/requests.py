@@ -4,6 +4,7 @@
 What is not supported is refused, never ignored.
 """
 
+import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -11,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-import jinja2
 import pydantic
 import torch
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
@@ -20,6 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel_rules.settings import SETTINGS, SettingError, suggest
 
+from ..data.prompts import encode_text, render_chat
 from ..generation.compatibility import REVISIONS, check, longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.inputs import check_prompts
@@ -193,6 +194,8 @@ class ChatBody(Body):
     response_format: _ResponseFormat | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
+    # Arguments of the chat template, as in vLLM and SGLang.
+    chat_template_kwargs: dict[str, Any] = {}
 
 
 def _prompts(prompts: Any) -> Any:
@@ -369,11 +372,13 @@ def _read_chat_options(body: ChatBody, request: CompletionRequest, served: Serve
         raise RequestError("`tool_choice` must name one of the `tools`.", "tool_choice")
     if tools and choice.type != "none":
         request.tools = ToolChoice(tools, must)
-    field, schema = "response_format", _schema_of(body)
+    field, schema, calls = "response_format", _schema_of(body), None
     if must and request.tools is not None:
         field, schema = "tools", request.tools.schema()
+    elif request.tools is not None:
+        calls = request.tools.schema_of_call()
     if schema is not None:
-        request.schema = _compile(schema, request.config, served, field)
+        request.schema = _compile(schema, calls, request.config, served, field)
 
 
 def _schema_of(body: ChatBody) -> dict[str, Any] | None:
@@ -389,7 +394,11 @@ def _schema_of(body: ChatBody) -> dict[str, Any] | None:
 
 
 def _compile(
-    schema: dict[str, Any], config: DiffusionGenerationConfig, served: ServedModel, field: str
+    schema: dict[str, Any],
+    calls: dict[str, Any] | None,
+    config: DiffusionGenerationConfig,
+    served: ServedModel,
+    field: str,
 ) -> CompiledSchema:
     if not config.stop_at_eos or not config.eos_token_ids:
         raise RequestError(f"`{field}` needs an end-of-sequence token, and `stop_at_eos=true`.", field)
@@ -398,7 +407,8 @@ def _compile(
         remedy = f"Leave out `{name}`." if off is None else f"Send `{name}={off}`."
         raise RequestError(f"`{field}` needs settings that revise no tokens. {remedy}", field)
     try:
-        return compile_schema(schema, served.tokenizer, served.model.config.vocab_size, config.eos_token_ids)
+        vocab_size = served.model.config.vocab_size
+        return compile_schema(schema, served.tokenizer, vocab_size, config.eos_token_ids, calls)
     except ValueError as error:
         raise RequestError(f"`{field}` cannot be answered: {error}", field) from error
 
@@ -406,16 +416,17 @@ def _compile(
 def _read_prompt(prompt: Any, request: CompletionRequest, served: ServedModel) -> torch.LongTensor:
     """Returns the token ids of a text, a conversation, or a list of ids, after checking that they can be decoded."""
     field, config = request.body.prompt_field, request.config
-    ids = _encode(prompt, request.tools, served.tokenizer)
+    ids = _encode(prompt, request, served.tokenizer)
     if not ids:
         raise RequestError(f"`{field}` is empty. Give it at least one token.", field)
     longest = longest_sequence(served.model)
     if longest is not None and len(ids) + config.max_new_tokens > longest:
         # OpenAI's words, by which clients recognize this error.
+        asked = request.body.max_completion_tokens or request.body.max_tokens
         raise RequestError(
             f"This model's maximum context length is {longest} tokens. `{field}` has {len(ids)} and the answer may "
             f"have {config.max_new_tokens}. Shorten the conversation, or lower `max_tokens` and `max_new_tokens`.",
-            field,
+            "max_tokens" if asked else field,
             code="context_length_exceeded",
         )
     try:
@@ -424,42 +435,49 @@ def _read_prompt(prompt: Any, request: CompletionRequest, served: ServedModel) -
         raise RequestError(f"`{field}` cannot be decoded: {error}", field) from error
 
 
-def _encode(prompt: Any, tools: ToolChoice | None, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _encode(prompt: Any, request: CompletionRequest, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     if isinstance(prompt, str):
-        return tokenizer(prompt)["input_ids"]
+        return encode_text(tokenizer, prompt)
     if isinstance(prompt[0], int):
         return prompt
     if tokenizer.chat_template is None:
         raise RequestError("The tokenizer of this model has no chat template. Use /v1/completions.", "messages")
-    messages = [message.for_template() for message in prompt]
+    arguments = request.body.chat_template_kwargs
+    messages, tools = [message.for_template() for message in prompt], None
+    if request.tools is not None:
+        # An answer that must call follows a schema, whether the template shows the tools or not.
+        uses_tools = re.search(r"\btools\b", tokenizer.get_chat_template(tools=request.tools.tools))
+        tools = request.tools.tools if uses_tools or not request.tools.must else None
     try:
-        return encode_chat(messages, tokenizer, tools.tools if tools else None)
-    except (jinja2.TemplateError, TypeError) as error:
-        raise RequestError(f"The chat template of the model refuses the messages: {error}", "messages") from error
+        return encode_chat(messages, tokenizer, tools, **arguments)
+    except (ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        raise RequestError(str(error), "messages") from error
 
 
 def encode_chat(
-    messages: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, tools: list[dict[str, Any]] | None = None
+    messages: list[dict[str, Any]],
+    tokenizer: PreTrainedTokenizerBase,
+    tools: list[dict[str, Any]] | None = None,
+    **chat_template_kwargs: Any,
 ) -> list[int]:
     """Applies the chat template, and tokenizes special tokens that a message spells out as plain text.
 
-    A random mark cuts each of them into two, which are tokenized apart.
+    A rare character that no message has cuts each of them into two, which are tokenized apart.
     """
-    cut = secrets.token_hex(16)
+    given = json.dumps([messages, tools, chat_template_kwargs], ensure_ascii=False)
+    cut = next(char for char in map(chr, range(0x20000, 0x2A6E0)) if char not in given)
     special = "|".join(re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special)
-    if special:
-        # The place to cut is after the first character of each.
-        first = re.compile(f"(?=(?:{special}))(.)", re.DOTALL)
+    # The place to cut is after the first character of each.
+    first = re.compile(f"(?=(?:{special}))(.)" if special else "(?!)", re.DOTALL)
 
-        def as_text(given: Any) -> Any:
-            if isinstance(given, dict):
-                return {as_text(name): as_text(value) for name, value in given.items()}
-            if isinstance(given, list):
-                return list(map(as_text, given))
-            return first.sub(rf"\g<1>{cut}", given) if isinstance(given, str) else given
+    def as_text(given: Any) -> Any:
+        if isinstance(given, dict):
+            return {as_text(name): as_text(value) for name, value in given.items()}
+        if isinstance(given, list):
+            return list(map(as_text, given))
+        return first.sub(rf"\g<0>{cut}", given) if isinstance(given, str) else given
 
-        messages = [{name: as_text(given) for name, given in message.items()} for message in messages]
-        tools = as_text(tools)
-    text = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
+    messages = [{name: as_text(value) for name, value in message.items()} for message in messages]
+    text = render_chat(tokenizer, messages, tools=as_text(tools), **chat_template_kwargs)
     parts = tokenizer(text.split(cut), add_special_tokens=False)["input_ids"]
     return [token_id for part in parts for token_id in part]

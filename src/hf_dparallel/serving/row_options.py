@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from hf_dparallel_rules.certainty import column_of
-
 from ..generation.parts import Change, RowPart
 from ..generation.prediction import TokenPrediction
 from .json import JsonAnswer
@@ -138,7 +136,7 @@ class OptionsPart(RowPart):
         logits = prediction.logits[row, written]
         log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         chosen = log_probs.gather(1, change.tokens[row, written, None]).squeeze(1)
-        log_probs[:, column_of(self.canvas.config.mask_token_id)] = -torch.inf
+        log_probs[:, self.canvas.config.mask_token_id] = -torch.inf
         top = log_probs.topk(min(options.num_logprobs or 0, logits.shape[-1] - 1), dim=-1)
         listed = (places.tolist(), chosen.tolist(), top.indices.tolist(), top.values.tolist())
         for place, logprob, top_ids, top_logprobs in zip(*listed, strict=True):

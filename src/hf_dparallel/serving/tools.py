@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from .json import TAGS
 from .text import num_begun
 
 
-# The format of Qwen's chat templates, and of the many that follow them.
-_BEGIN, _END = "<tool_call>", "</tool_call>"
+_BEGIN, _END = TAGS
 
 
 @dataclass
@@ -23,19 +23,18 @@ class ToolChoice:
     must: bool
 
     def schema(self) -> dict[str, Any]:
-        """Returns the JSON schema of an answer that must call a function.
+        """Returns the JSON schema of an answer that must call: the arguments of the only function, or a call."""
+        return _parameters(self.tools[0]) if len(self.tools) == 1 else self.schema_of_call()
 
-        With one function this is the schema of its arguments, else an object with the name and the arguments.
-        """
-        parameters = [tool.get("parameters") or {"type": "object", "properties": {}} for tool in self._functions()]
-        if len(parameters) == 1:
-            return parameters[0]
+    def schema_of_call(self) -> dict[str, Any]:
+        """Returns the JSON schema of a call: an object with the name and the arguments."""
         calls = []
-        for index, (tool, schema) in enumerate(zip(self._functions(), parameters, strict=True)):
+        for index, tool in enumerate(self.tools):
             # References in a schema are from its own root, which moves.
             place = f'"$ref": "#/anyOf/{index}/properties/arguments'
-            schema = json.loads(json.dumps(schema).replace('"$ref": "#', place))
-            calls.append({"type": "object", "properties": {"name": {"const": tool["name"]}, "arguments": schema}})
+            arguments = json.loads(json.dumps(_parameters(tool)).replace('"$ref": "#', place))
+            properties = {"name": {"const": tool["function"]["name"]}, "arguments": arguments}
+            calls.append({"type": "object", "properties": properties})
         return {"anyOf": calls}
 
     def read(self, text: str, is_whole: bool) -> tuple[str, list[dict[str, Any]]]:
@@ -47,7 +46,7 @@ class ToolChoice:
         if not is_whole:
             num_held = 0 if begin else num_begun(content, [_BEGIN])
             return content[: len(content) - num_held], []
-        names = [tool["name"] for tool in self._functions()]
+        names = [tool["function"]["name"] for tool in self.tools]
         parts = [text] if self.must else [part.partition(_END)[0] for part in text.split(_BEGIN)[1:]]
         calls = []
         for part in parts:
@@ -63,5 +62,6 @@ class ToolChoice:
             calls.append({"id": secrets.token_hex(5)[:9], "type": "function", "function": function})
         return (content, calls) if calls else (text, [])
 
-    def _functions(self) -> list[dict[str, Any]]:
-        return [tool["function"] for tool in self.tools]
+
+def _parameters(tool: dict[str, Any]) -> dict[str, Any]:
+    return tool["function"].get("parameters") or {"type": "object", "properties": {}}
