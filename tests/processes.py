@@ -28,7 +28,7 @@ _SERVER.set_forkserver_preload(
         "hf_dparallel._on_demand",
         "hf_dparallel_cli.answer_streamer",
         "hf_dparallel_cli.loading",
-        "hf_dparallel.serving.app",
+        "hf_dparallel.serving.api",
     ]
 )
 

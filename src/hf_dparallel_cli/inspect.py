@@ -132,7 +132,7 @@ def measure_certainty(
     from dataclasses import replace
 
     from hf_dparallel.generation.compatibility import set_adapter
-    from hf_dparallel.inspection.certainty import committed_confidence, mean_confidence
+    from hf_dparallel.inspection.plots import committed_confidence, mean_confidence
 
     recipe = answerer.config
     rule = str(recipe.commit_rule())

@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel serve`: answers requests of OpenAI clients over HTTP."""
 
+import os
 import signal
 import socket
 from collections.abc import Sequence
@@ -23,6 +24,17 @@ if TYPE_CHECKING:
 LIBRARIES = ("llguidance", "pydantic", "starlette", "uvicorn")
 
 
+def read_api_key(context: click.Context, option: click.Parameter, given: str | None) -> str | None:
+    """Returns the key of the flag, or else of the environment. Raises a `UsageError` if no client could send it."""
+    key = os.environ.get("HF_DPARALLEL_API_KEY") if given is None else given
+    if key is not None and (not key or key != key.strip()):
+        raise click.UsageError(
+            "`api_key`, or $HF_DPARALLEL_API_KEY, is empty or has white space at an end, so no client could send it. "
+            "Give the key alone, or remove the flag and the variable."
+        )
+    return key
+
+
 @click.command()
 @base_options
 @click.option(
@@ -41,7 +53,7 @@ LIBRARIES = ("llguidance", "pydantic", "starlette", "uvicorn")
 @click.option("--port", type=PORT, default=8000, help="Port to listen on. 0 chooses a free port.")
 @click.option(
     "--api_key",
-    envvar="HF_DPARALLEL_API_KEY",
+    callback=read_api_key,
     help="API key that clients must send. By default $HF_DPARALLEL_API_KEY, if it is set.",
 )
 @click.option("--served_model_name", help="Model name in the API. By default the adapter, or else the model.")
@@ -63,7 +75,7 @@ LIBRARIES = ("llguidance", "pydantic", "starlette", "uvicorn")
     "--log_level",
     type=click.Choice(("debug", "info", "warning", "error")),
     default="info",
-    help="'info' logs each request with its status and usage, 'debug' also requests of /health.",
+    help="'info' logs each request with its status.",
 )
 @settings_options
 @common_options
@@ -83,9 +95,9 @@ def serve_command(source: dict[str, Any], host: str, port: int, api_key: str | N
     # Before loading the model, which may take minutes.
     listener = bind(host, port)
     address = ipaddress.ip_address(listener.getsockname()[0].partition("%")[0])
-    if not api_key and not address.is_loopback:
+    if api_key is None and not address.is_loopback:
         note(f"Warning: anyone who can reach {host} can use this server. Set --api_key.")
-    return serve(listener, source, api_key=api_key or None, **options)
+    return serve(listener, source, api_key=api_key, **options)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -116,7 +128,7 @@ def serve(
     settings: dict[str, Any] | None = None,
 ) -> dict[str, int]:
     """Loads the model and serves it until a signal arrives. Returns the numbers of prompts, tokens and passes."""
-    from hf_dparallel.serving.app import make_app
+    from hf_dparallel.serving.api import make_app
     from hf_dparallel.serving.engine import Engine
     from hf_dparallel.serving.server import Server
 
@@ -132,6 +144,8 @@ def serve(
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     slots = engine.num_slots
+    # From now on clients are heard.
+    listener.listen()
     note(f"Serving {', '.join(models)} at {url}/v1, {slots} prompts at a time. Ctrl-C stops it.")
     # uvicorn ends requests in flight, then raises the signal again, which must not kill this process.
     signal.signal(signal.SIGTERM, lambda *_: None)

@@ -33,7 +33,7 @@ def test_serves_until_it_is_told_to_stop(checkpoint, stop):
     try:
         line = next(line for line in process.output if line.startswith("Serving"))
         url, slots = re.fullmatch(
-            r"Serving tiny at (http://127\.0\.0\.1:\d+/v1), (\d+) prompts at a time, .*\n", line
+            r"Serving tiny at (http://127\.0\.0\.1:\d+/v1), (\d+) prompts at a time\. .*\n", line
         ).groups()
         with openai.OpenAI(base_url=url, api_key="secret", max_retries=8) as client:
             messages = [{"role": "user", "content": "5 6"}]
@@ -100,6 +100,14 @@ def test_a_server_for_everyone_without_key_warns(hf, monkeypatch):
         assert code == 1 and ("Set --api_key" in err) is warns
     monkeypatch.setenv("HF_DPARALLEL_API_KEY", "k")
     assert "Set --api_key" not in hf("serve", "./missing", "--port", "0", "--host", "0.0.0.0")[2]
+
+
+@pytest.mark.parametrize("key", ["", " ", "k\n"])
+def test_a_key_that_no_client_could_send_is_refused(hf, monkeypatch, key):
+    code, _, err = hf("serve", "./missing", "--port", "0", "--api_key", key)
+    assert code == 2 and "`api_key`" in err and "is empty or has white space" in err
+    monkeypatch.setenv("HF_DPARALLEL_API_KEY", key)
+    assert hf("serve", "./missing", "--port", "0")[0] == 2
 
 
 def test_without_the_extra_it_says_how_to_get_it(hf, monkeypatch):

@@ -9,7 +9,7 @@ from hf_dparallel import enable_diffusion_generation
 from hf_dparallel.data.trajectories import generate_trajectories
 from hf_dparallel.evaluation.lm_eval.likelihood import estimate_log_likelihood
 from hf_dparallel.generation.configuration import DiffusionGenerationConfig
-from hf_dparallel.inspection.certainty import committed_confidence
+from hf_dparallel.inspection.plots import committed_confidence
 from hf_dparallel.serving.engine import Engine
 
 from ..helpers import (

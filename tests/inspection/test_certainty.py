@@ -8,7 +8,7 @@ import torch
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.answerer import Answerer
-from hf_dparallel.inspection.certainty import committed_confidence, mean_confidence
+from hf_dparallel.inspection.plots import committed_confidence, mean_confidence
 
 from ..helpers import make_llada, make_tokenizer
 

@@ -17,8 +17,7 @@ from ..evaluation.decoding import evaluate_answers
 from ..evaluation.rows import make_rows
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
-from ..inspection.certainty import certainty_of
-from ..inspection.plots import plot_tradeoff
+from ..inspection.plots import certainty_of, plot_tradeoff
 from ..inspection.text import print_answer
 from ..inspection.trace import trace_decode
 from ..reports import TABLE_METRICS, results_table, write_report

@@ -60,8 +60,8 @@ class Runner:
 
     def forget(self) -> None:
         """Forgets what the cache stores, as after a pass that failed half-way: the next one computes whole rows."""
-        planner = type(self.planner)(self.canvas, self.lead)
-        planner.uniform = self.planner.uniform
+        planner = type(self.planner)(self.canvas, self.model)
+        planner.always_masks = self.planner.always_masks
         self.planner = planner
 
     def run(self, planned: Pass) -> torch.Tensor:

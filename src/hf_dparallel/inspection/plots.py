@@ -1,8 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Pictures of decoding: certainty over positions and passes, accuracy against speed. Needs matplotlib (`[viz]`).
+"""Pictures of decoding: certainty over positions and passes, accuracy against speed. They need matplotlib (`[viz]`).
 
-Each function returns a `matplotlib.figure.Figure`; its `savefig` writes it to a file. Figures are numbered as in
-https://huggingface.co/papers/2509.26488.
+Functions that draw return a `matplotlib.figure.Figure`; its `savefig` writes it to a file. Figures are numbered as in
+https://huggingface.co/papers/2509.26488. The numbers are of decodes with `output_certainty=True`.
 """
 
 from collections import defaultdict
@@ -11,6 +11,10 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from ..generation.answerer import Answerer
+from ..generation.output import DiffusionGenerationOutput
+from .trace import required
 
 
 if TYPE_CHECKING:
@@ -44,6 +48,37 @@ def plot_confidence_maps(certainty: Mapping[str, torch.FloatTensor]) -> "Figure"
     figure, axes = make_axes(len(certainty), (4.4 * len(certainty) + 1.0, 4.2))
     _draw_maps(axes, certainty)
     return figure
+
+
+def mean_confidence(confidences: torch.FloatTensor, num_passes: int) -> torch.FloatTensor:
+    """Averages the confidences of a decode over its rows (the paper's Figs. 2b, 6 and 7).
+
+    Args:
+        confidences (`torch.FloatTensor` of shape `(batch_size, passes, tokens)`): from [`DiffusionGenerationOutput`]:
+            NaN where a token is decided, which keeps the confidence it was decided with.
+        num_passes (`int`): how many passes to return; the last one is repeated if the decode took fewer.
+
+    Returns:
+        `torch.FloatTensor` of shape `(num_passes, tokens)`.
+    """
+    kept = [confidences[:, 0]]
+    for step in range(1, num_passes):
+        current = confidences[:, min(step, confidences.shape[1] - 1)]
+        kept.append(torch.where(current.isnan(), kept[-1], current))
+    return torch.stack(kept, dim=1).mean(dim=0)
+
+
+def certainty_of(answerer: Answerer, prompt_ids: Sequence[list[int]]) -> torch.FloatTensor:
+    """Decodes up to 64 prompts, and returns the mean confidence of every position over the first 16 passes."""
+    out = answerer.with_(output_certainty=True).decode(prompt_ids[:64], "Certainty")
+    return mean_confidence(out.confidences, num_passes=16)
+
+
+def committed_confidence(out: DiffusionGenerationOutput) -> torch.FloatTensor:
+    """Returns the mean confidence at which the tokens of each answer were committed, `(batch_size,)` (Fig. 2a)."""
+    committed = out.commit_step >= 0
+    at_commit = required(out, "confidences").gather(1, out.commit_step.clamp(min=0)[:, None])[:, 0]
+    return at_commit.masked_fill(~committed, 0).sum(dim=1) / committed.sum(dim=1)
 
 
 def make_axes(columns: int, size: tuple[float, float], rows: int = 1, **kwargs) -> tuple["Figure", list["Axes"]]:

@@ -7,12 +7,12 @@ from functools import cache, partial
 from itertools import dropwhile, pairwise
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.output import DiffusionGenerationOutput
-from .certainty import required
 
 
 _TextOf = Callable[..., str]
@@ -147,6 +147,16 @@ def trace_output(
         predictions=[_predictions(out, row, step, text_of) for step in range(int(out.nfe[row]))],
         revised=_revised(out, row, text_of) if out.num_revisions[row] else {},
     )
+
+
+def required(out: DiffusionGenerationOutput, name: str) -> torch.Tensor:
+    """Returns a field of an output that was decoded with `output_certainty=True`, or raises a `ValueError`."""
+    values = getattr(out, name)
+    if values is None:
+        raise ValueError(
+            f"`out` has no {name}. Decode with `output_certainty=True` and `return_dict_in_generate=True`."
+        )
+    return values
 
 
 def _revised(out: DiffusionGenerationOutput, row: int, text_of: _TextOf) -> dict[int, list[tuple[int, str | None]]]:

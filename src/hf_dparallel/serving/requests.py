@@ -9,7 +9,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
@@ -256,6 +256,7 @@ class CompletionRequest:
     num_logprobs: int | None = None
     schema: CompiledSchema | None = None
     tools: ToolChoice | None = None
+    template_arguments: dict[str, Any] = field(default_factory=dict)
 
 
 def read_request(
@@ -356,6 +357,8 @@ def _of_length(config: DiffusionGenerationConfig, max_new_tokens: int) -> Diffus
 
 def _read_chat_options(body: ChatBody, request: CompletionRequest, served: ServedModel) -> None:
     """Reads log-probabilities, tools and the form of the answer."""
+    if served.tokenizer.chat_template is None:
+        raise RequestError("The tokenizer of this model has no chat template. Use /v1/completions.", "messages")
     if body.top_logprobs and not body.logprobs:
         raise RequestError(f"`top_logprobs={body.top_logprobs}` needs `logprobs`. Set that to true.", "top_logprobs")
     if body.logprobs:
@@ -370,8 +373,12 @@ def _read_chat_options(body: ChatBody, request: CompletionRequest, served: Serve
     must = choice.type in ("required", "function")
     if must and (not tools or (choice.type == "function") is (choice.function is None)):
         raise RequestError("`tool_choice` must name one of the `tools`.", "tool_choice")
+    request.template_arguments = dict(body.chat_template_kwargs)
     if tools and choice.type != "none":
         request.tools = ToolChoice(tools, must)
+        # An answer that must call follows a schema, whether the template shows the tools or not.
+        if not must or re.search(r"\btools\b", served.tokenizer.get_chat_template(tools=tools)):
+            request.template_arguments["tools"] = tools
     field, schema, calls = "response_format", _schema_of(body), None
     if must and request.tools is not None:
         field, schema = "tools", request.tools.schema()
@@ -440,17 +447,11 @@ def _encode(prompt: Any, request: CompletionRequest, tokenizer: PreTrainedTokeni
         return encode_text(tokenizer, prompt)
     if isinstance(prompt[0], int):
         return prompt
-    if tokenizer.chat_template is None:
-        raise RequestError("The tokenizer of this model has no chat template. Use /v1/completions.", "messages")
-    arguments = request.body.chat_template_kwargs
-    messages, tools = [message.for_template() for message in prompt], None
-    if request.tools is not None:
-        # An answer that must call follows a schema, whether the template shows the tools or not.
-        uses_tools = re.search(r"\btools\b", tokenizer.get_chat_template(tools=request.tools.tools))
-        tools = request.tools.tools if uses_tools or not request.tools.must else None
+    messages = [message.for_template() for message in prompt]
     try:
-        return encode_chat(messages, tokenizer, tools, **arguments)
-    except (ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        return encode_chat(messages, tokenizer, **request.template_arguments)
+    except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
+        # A template is a program, which may fail in any way.
         raise RequestError(str(error), "messages") from error
 
 

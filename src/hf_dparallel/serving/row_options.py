@@ -118,9 +118,9 @@ class OptionsPart(RowPart):
 
     def _guided(self, row: int, answer: JsonAnswer, prediction: TokenPrediction, change: Change) -> Change:
         """Returns the change with the predictions that fit, and writes the fixed text after them into the canvas."""
-        status = self.canvas.status[row]
+        status, columns = self.canvas.status[row], self.canvas.answer(row)
         # The first columns are the masks, from left to right. In block-causal models some are after the answer.
-        num_masks = min(status.num_open, self.canvas.answer_length(row) - status.num_decided)
+        num_masks = min(status.num_open, columns.stop - columns.start - status.num_decided)
         num_accepted = [*change.accepted[row, :num_masks].tolist(), False].index(False)
         predicted = change.tokens[row, : max(num_accepted, 1)].tolist()
         kept, given = answer.commit(predicted, prediction.logits[row, 0])
@@ -132,7 +132,7 @@ class OptionsPart(RowPart):
 
     def _read_logprobs(self, row: int, options: RowOptions, prediction: TokenPrediction, change: Change) -> None:
         written = change.accepted[row]
-        places = self.canvas.place[row, prediction.columns[row, written]]
+        places = prediction.columns[row, written] - self.canvas.answer(row).start
         logits = prediction.logits[row, written]
         log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         chosen = log_probs.gather(1, change.tokens[row, written, None]).squeeze(1)
@@ -144,13 +144,13 @@ class OptionsPart(RowPart):
 
     def _read_draft(self, row: int, options: RowOptions, prediction: TokenPrediction) -> None:
         canvas, status = self.canvas, self.canvas.status[row]
-        first = canvas.answer_start(row)
+        first = canvas.answer(row).start
         open_from, end = canvas.open_edges(row)
         if status.is_finished:
             end = first + min(status.length, status.length_to_eos)
         columns = slice(first + options.first_open, end)
         commit_step = torch.where(canvas.masked[row, columns], -1, canvas.commit_step[row, columns])
-        places = canvas.place[row, prediction.columns[row]].tolist()
+        places = (prediction.columns[row] - first).tolist()
         confidence = dict(zip(places, prediction.confidence[row].tolist(), strict=True))
         tokens = canvas.sequences[row, columns].tolist()
         options.draft = Draft(options.first_open, tokens, commit_step.tolist(), confidence)
