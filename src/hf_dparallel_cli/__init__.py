@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = error.format_message()
         if isinstance(error, click.NoSuchOption):
             known = [str(param.name) for param in program.commands[name].params]
-            text = f"{error.message} {suggest(error.option_name.lstrip('-'), known)}"
+            text = f"{error.message} {suggest(error.option_name.lstrip('-'), known)}".replace("mean `", "mean `--")
         text = " ".join(text.split())
         click.echo(f"{title}: error: {text} (`{title} --help` lists the options)", err=True)
         return error.exit_code

@@ -155,6 +155,11 @@ def _read_files(ctx: click.Context, param: click.Parameter, paths: tuple[str, ..
             values = value if isinstance(value, list) else [value]
             if None in values or (isinstance(value, list) and not found.multiple):
                 raise click.UsageError(f"`{key}` in `{path}` needs one value, got {value}.")
+            if isinstance(found.type, click.types.StringParamType | click.Path) and not all(
+                isinstance(item, str) for item in values
+            ):
+                # YAML reads `no` as False and 012 as 10.
+                raise click.UsageError(f"`{key}` in `{path}` must be a text, got {value}. Put it in quotes.")
             # As text, so that 2.5 is not read as the integer 2.
             texts = [json.dumps(item) if isinstance(item, dict) else str(item) for item in values]
             ctx.default_map = {**(ctx.default_map or {}), str(found.name): texts if found.multiple else texts[0]}

@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Runs `hf-dparallel train`, whose options are the fields of dataclasses."""
 
+import re
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -11,6 +12,7 @@ from typing import Any, NoReturn
 
 import click
 import datasets
+import yaml
 from tqdm import tqdm
 from transformers import (
     AutoModelForMaskedLM,
@@ -84,6 +86,7 @@ _DESCRIBED = {
     *("learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size", "gradient_accumulation_steps"),
     *("bf16", "use_cpu", "seed", "report_to", "eval_strategy", "save_steps", "push_to_hub"),
 }
+_SHORT_NAMES = {"model": "model_name_or_path", "dataset": "dataset_name"}
 
 
 class Parser(TrlParser):
@@ -104,9 +107,19 @@ class Parser(TrlParser):
         )
 
     def add_argument(self, *names: str, **about: Any) -> Any:
-        """Adds an argument, without a help text if it is one that `--help` leaves out."""
-        hidden = names[0].removeprefix("--no_").removeprefix("--") in self._hidden
-        return super().add_argument(*names, **about | ({"help": SUPPRESS} if hidden else {}))
+        """Adds an argument, with a help text of ours, or with none if it is one that `--help` leaves out."""
+        name = names[0].removeprefix("--no_").removeprefix("--")
+        if name in self._hidden:
+            about["help"] = SUPPRESS
+        elif names[0].startswith("--no_"):
+            about["help"] = f"Turns --{name} off."
+        elif name == "resume_from_checkpoint":
+            about["help"] = "'true' continues from the last checkpoint of --output_dir, a folder from this checkpoint."
+        return super().add_argument(*names, **about)
+
+    def set_defaults_with_config(self, **values: Any) -> list[str]:
+        """Reads the values of a YAML file, with the short names of options, too."""
+        return super().set_defaults_with_config(**{_SHORT_NAMES.get(name, name): x for name, x in values.items()})
 
     def error(self, message: str) -> NoReturn:
         raise click.UsageError(message)
@@ -118,6 +131,10 @@ def read_arguments(words: Sequence[str]) -> tuple[DataArguments, CertaintyForcin
         words = ["--model_name_or_path", *words]
     try:
         *arguments, unknown = Parser().parse_args_and_config(words, return_remaining_strings=True)
+    except IndexError as error:
+        raise click.UsageError("Option '--config' requires an argument.") from error
+    except (OSError, yaml.YAMLError) as error:
+        raise click.UsageError(f"the file of --config cannot be read: {error}") from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if unknown:
@@ -125,7 +142,12 @@ def read_arguments(words: Sequence[str]) -> tuple[DataArguments, CertaintyForcin
         meant = suggest(unknown[0].lstrip("-").replace("-", "_"), names)
         problem = "No such option" if unknown[0].startswith("-") else "Unexpected argument"
         raise click.UsageError(f"{problem} {unknown[0]!r}. {meant}".rstrip())
-    return tuple(arguments)
+    data, training, student = arguments
+    targets = student.lora_target_modules
+    # Of one name, TRL makes a text, which PEFT takes for a pattern of whole names.
+    if isinstance(targets, str) and targets != "all-linear" and re.fullmatch(r"[\w.]+", targets):
+        student.lora_target_modules = [targets]
+    return data, training, student
 
 
 def train(data: DataArguments, training: CertaintyForcingConfig, student: StudentArguments) -> None:
@@ -239,5 +261,7 @@ def drop_long_rows(
     )
     max_length = training.max_length
     kept = rows.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= max_length)
+    if not len(kept):
+        raise ValueError(f"All rows of `{split}` are longer than max_length={max_length}. Raise --max_length.")
     note(f"Dropped {len(rows) - len(kept)} of {len(rows)} rows longer than max_length={max_length}.")
     return kept

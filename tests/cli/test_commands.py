@@ -320,6 +320,8 @@ def test_train_resumes_evaluates_and_drops_long_rows(hf, checkpoint, tmp_path):
     code, _, err = hf(*flags, "--max_length", "64", "--max_steps", "1", "--output_dir", "short")
     assert code == 0
     assert re.search(r"Training (\S+) of \1 parameters .*--use_peft trains an adapter", err)
+    code, _, err = hf(*flags, "--drop_long_rows", "--max_length", "1")
+    assert code == 1 and "All rows of `train_dataset` are longer than max_length=1" in last_line(err)
     code, _, err = hf(*flags, "--eval_strategy", "epoch")
     assert code == 1 and '--dataset_train_split "train[:90%]" --dataset_test_split "train[90%:]"' in last_line(err)
 

@@ -96,6 +96,18 @@ def test_help_of_training_describes_what_is_ours(hf):
     assert "--certainty_weight" in text and "--num_train_epochs" in text and "--ddp_backend" not in text
 
 
+def test_options_of_training_mean_what_is_said_of_them(hf, tmp_path):
+    text = " ".join(hf("train", "--help")[1].split())
+    assert "Turns --complementary_masking off." in text and "'true' continues from the last checkpoint" in text
+    # One name is no pattern, and short names are as good in a file.
+    (tmp_path / "train.yaml").write_text("model: m\ndataset: d\nlora_target_modules: [q_proj]\nuse_cpu: true\n")
+    data, _, student = read_arguments(["--config", "train.yaml"])
+    assert (student.model_name_or_path, data.dataset_name) == ("m", "d") and student.lora_target_modules == ["q_proj"]
+    for pattern in ("all-linear", "(q|v)_proj"):
+        words = ["m", "--dataset", "d", "--use_cpu", "--lora_target_modules", pattern]
+        assert read_arguments(words)[2].lora_target_modules == pattern
+
+
 def test_completion_in_a_shell(hf, monkeypatch, capsys):
     monkeypatch.setenv("_HF_DPARALLEL_COMPLETE", "bash_complete")
     for words, meant in {"gen": "plain,generate", "serve demo --adap": "plain,--adapter"}.items():
@@ -151,8 +163,8 @@ def test_a_broken_pipe_is_silent():
         ("generate", "Missing argument 'MODEL'"),
         ("generate m n o p", "Got unexpected extra arguments (o p)"),
         ("generate m --max_tokens 8", "No such option '--max_tokens'. Use `max_new_tokens` for `max_tokens`."),
-        ("generate m --entropy_treshold 1", "Did you mean `entropy_threshold`?"),
-        ("generate m --entropy-treshold=1", "Did you mean `entropy_threshold`?"),
+        ("generate m --entropy_treshold 1", "Did you mean `--entropy_threshold`?"),
+        ("generate m --entropy-treshold=1", "Did you mean `--entropy_threshold`?"),
         ("generate m --steps 64", "Use `denoising_steps` for `steps`."),
         ("generate m --threshold 0.9", "Use `confidence_threshold` or `entropy_threshold` for `threshold`."),
         ("generate m --cfg_scale 1", "Remove `cfg_scale`."),
@@ -182,6 +194,8 @@ def test_a_broken_pipe_is_silent():
         ("train --dataset_name d", "required: --model_name_or_path/"),
         ("train n --dataset d --learning-rat 1", "Did you mean `learning_rate`?"),
         ("train n --dataset d --lr 1e-4", "Use `learning_rate` for `lr`."),
+        ("train m --dataset d --config", "'--config' requires an argument"),
+        ("train m --dataset d --config missing.yaml", "cannot be read: [Errno 2] No such file or directory"),
         ("env --config", "'--config' requires an argument"),
         ("env --config missing.yaml", "cannot be read: [Errno 2] No such file or directory: 'missing.yaml'"),
         # Settings that do not go with the model's recipe
@@ -211,6 +225,8 @@ def test_wrong_usage_is_2(hf, argv, message):
         ("model:", "`model` in `config.yaml` needs one value"),
         ("model: m\ndtype: float8", "'--dtype': 'float8' is not one of"),
         ("model: m\nprompt: [5, 6]", "`prompt` in `config.yaml` needs one value, got [5, 6]"),
+        ("model: m\nprompt: no", "`prompt` in `config.yaml` must be a text, got False. Put it in quotes."),
+        ("model: 012", "`model` in `config.yaml` must be a text, got 10. Put it in quotes."),
         ("model: m\nstream: often", "'--stream': 'often' is not a valid boolean"),
         ("model: m\ntop_k: 2.5", "'--top_k': '2.5' is not a valid integer"),
         ("model: m\nprompt: a\nentropy_threshold: -1", "`entropy_threshold` must be a number of nats"),

@@ -1,10 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Converts autoregressive checkpoints to masked diffusion models with the same weights, to train as teachers."""
 
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.utils import ADAPTER_CONFIG_NAME
 
 from hf_dparallel_rules.settings import SETTINGS, SettingError
 
@@ -54,6 +57,11 @@ def convert_to_diffusion(
         ValueError: for another architecture, a sliding window, or a diffusion model.
     """
     block_length = SETTINGS["block_length"].read(block_length)
+    if not isinstance(name, str | os.PathLike):
+        raise SettingError("name", type(name).__name__, "is no folder and no name on the Hub", "Save the model first.")
+    if Path(name, ADAPTER_CONFIG_NAME).is_file():
+        remedy = "Merge it into its base model with `merge_and_unload`, save that and convert it."
+        raise SettingError("model", name, "is an adapter", remedy)
     config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     _check_source(name, config)
     tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", trust_remote_code=False)
