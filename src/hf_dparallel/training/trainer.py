@@ -19,32 +19,35 @@ from transformers import (
     EvalPrediction,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    Trainer,
     TrainerCallback,
     TrainerState,
     set_seed,
 )
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput, has_length
 from transformers.utils import CONFIG_NAME
 
 from ..data.dataset import TRAINING_COLUMNS, prepare_dataset
+from ..hub.card import SUMMARY_NAME, TAGS
+from ..hub.push import check_base_model, made_files
 from ..models.base import MaskedDiffusionModel
+from ..reports import write_json
 from .block_collator import BlockCausalCollator
 from .checkpoints import all_finite, check_resumable, last_complete_checkpoint, warn_of_changes
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
 from .default_collator import MaskingCallback, check_collator, default_collator
 from .objective import IGNORE_INDEX, averages, log_values, sum_by_row
-from .publishing import PublishingMixin, check_can_be_pushed
-from .recipe import mask_settings, training_summary
-from .student import base_model, prepare_student
+from .recipe import mask_settings, student_recipe, training_summary
+from .student import adapter_folder, base_model, prepare_student
 
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
 
 
-class CertaintyForcingTrainer(PublishingMixin):
+class CertaintyForcingTrainer(Trainer):
     r"""
     Trainer for certainty-forcing distillation (CFD), which teaches a masked diffusion language model to be certain of
     many tokens at once, on the trajectories it generates itself (https://huggingface.co/papers/2509.26488).
@@ -120,8 +123,10 @@ class CertaintyForcingTrainer(PublishingMixin):
             does not exist, nothing is trainable, or a data set is empty, lacks columns or has rows that are too long.
     """
 
+    args: CertaintyForcingConfig
     data_collator: DataCollator
 
+    _tag_names = list(TAGS)
     # `compute_loss` divides by the number of sequences in all accumulated batches.
     loss_is_scaled_for_ga = True
 
@@ -149,7 +154,7 @@ class CertaintyForcingTrainer(PublishingMixin):
         self._student_settings = (processing_class, peft_config, train_dataset is not None)
         self.model_init = model_init
         model = self._make_student(model) if model_init is None else self.call_model_init()
-        check_can_be_pushed(args, model)
+        _check_push(args, model)
         data_collator = data_collator or default_collator(args, model, processing_class)
         self._eval_collator = data_collator
         self._num_views = getattr(data_collator, "num_views", 1)
@@ -449,6 +454,48 @@ class CertaintyForcingTrainer(PublishingMixin):
         # The Trainer would load the adapter "default" into whichever is active.
         self._load_from_checkpoint(self.state.best_model_checkpoint)
 
+    # What is saved
+
+    def create_model_card(self, model_name: str | None = None, **about) -> None:
+        """Writes a card, and `custom_generate/`, for what is saved in `output_dir`. An edited card is kept.
+
+        Args:
+            model_name (`str`, *optional*):
+                Name in the card, unless `args.hub_model_id` is set. By default the name of `output_dir`.
+            about:
+                `base_model`, `report`, `dataset_name`, `license` and `tags`, as in [`push_model_to_hub`].
+
+        Raises:
+            ValueError: if the base model of an adapter is a local folder and `base_model` is not given.
+        """
+        if self.is_world_process_zero():
+            folder = Path(self.args.output_dir)
+            for name, content in made_files(folder, self.hub_model_id or model_name or folder.name, **about).items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(content)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Saves the model, even if checkpoints are sharded."""
+        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
+        if plugin is not None and "FULL_STATE_DICT" not in str(plugin.state_dict_type):
+            # The Trainer would save nothing.
+            self._save(output_dir, self.accelerator.get_state_dict(self.model))
+        super().save_model(output_dir, _internal_call)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        if not self.args.should_save:
+            return
+        folder = Path(output_dir or self.args.output_dir)
+        # It may hold a token, and nothing reads it.
+        (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
+        if self.args.push_to_hub:
+            # A push during the training writes it again, and must not send it.
+            Path(self.args.output_dir, ".gitignore").write_text(f"{TRAINING_ARGS_NAME}\n", encoding="utf-8")
+        for target in {folder, folder / adapter_folder(self.model)}:
+            student_recipe(self).save_pretrained(target)
+            write_json(training_summary(self), target / SUMMARY_NAME)
+
 
 def _check_args(args: CertaintyForcingConfig | None, model: str | nn.Module | None) -> CertaintyForcingConfig:
     if args is None:
@@ -476,6 +523,18 @@ def _check_functions(
             "The trainer needs either `model` or `model_init`, and `optimizers` only with `model`, whose weights they "
             "are for."
         )
+
+
+def _check_push(args: CertaintyForcingConfig, model: "PreTrainedModel | PeftModel") -> None:
+    """Raises a `ValueError` before the training if nobody else could use the adapter that is pushed."""
+    if args.push_to_hub and getattr(model, "peft_config", None):
+        try:
+            check_base_model(base_model(model).config.name_or_path)
+        except ValueError as error:
+            raise ValueError(
+                f"`push_to_hub=True`: {error} Or leave `push_to_hub` out, and call "
+                "`trainer.push_to_hub(base_model=...)` after the training."
+            ) from error
 
 
 def _prepare_fsdp(plugin: Any, model: nn.Module) -> None:
