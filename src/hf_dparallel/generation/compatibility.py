@@ -44,11 +44,6 @@ def set_adapter(model: PreTrainedModel, name: str | None) -> None:
         model.set_adapter(name)
 
 
-def takes_cache(model: PreTrainedModel) -> bool:
-    """Returns whether a model can keep keys and values between passes."""
-    return model.is_native
-
-
 def moves_blocks(model: PreTrainedModel) -> bool:
     """Returns whether a block-causal model can count blocks of another length, or from another column."""
     return model.takes_visibility and getattr(model.config, "expert_capacity", None) is None
@@ -127,7 +122,7 @@ def _check_model(config: Any, model: PreTrainedModel) -> None:
         rule = f"hides tokens from some places of a pass, which {of_class} supports at most with "
         refuse("revocation_threshold", rule + '`attn_implementation="sdpa"`', "Set `revocation_threshold=0.0`.")
     if config.cache_implementation != "none":
-        if not takes_cache(model):
+        if not model.is_native:
             rule = f"needs a model of this package (see `hf-dparallel models`), which {of_class} is not"
             refuse("cache_implementation", rule)
         if sees_all == (config.cache_implementation == "block"):

@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from hf_dparallel_rules.settings import GROUPS, SETTINGS, Setting, SettingError, our_name_for, settings_of, suggest
 
-from .compatibility import NEED_THRESHOLD, check, has_adapter, takes_cache
+from .compatibility import NEED_THRESHOLD, check, has_adapter
 
 
 logger = logging.get_logger(__name__)
@@ -223,7 +223,7 @@ def resolve(
     if model.attention != "full":
         defaults |= {"block_length": model.block_length, "block_origin": model.block_origin}
         # Activation checkpointing drops keys and values, so there is no cache then.
-        if takes_cache(model) and not (model.training and model.is_activation_checkpointing):
+        if model.is_native and not (model.training and model.is_activation_checkpointing):
             defaults["cache_implementation"] = "block"
     values = copy.deepcopy(defaults) | values
     if values.get("disable_compile"):

@@ -57,7 +57,7 @@ class DiffusionGenerationMixin(GenerationMixin):
 
     @property
     def predicts_next_block(self) -> bool:
-        """Returns whether the last column of a block predicts the first token of the next block, unseen."""
+        """Returns whether the last token of a block predicts the first of the next (shifted block-causal models)."""
         return self.attention != "full" and self.shift_logits
 
     @torch.no_grad()
