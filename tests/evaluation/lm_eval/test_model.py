@@ -9,7 +9,7 @@ from lm_eval.api.model import CachingLM
 from lm_eval.api.registry import get_model
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from tokenizers.processors import TemplateProcessing
 
 from hf_dparallel import DiffusionGenerationConfig
@@ -248,6 +248,14 @@ def test_each_process_has_a_device_of_its_own():
     state = SimpleNamespace(device=torch.device("cuda:1"), num_processes=2)
     assert harness_model._choose_device("cuda:0", state) == torch.device("cuda:1")
     assert harness_model._choose_device("cpu", state) == torch.device("cpu")
+
+
+def test_virtual_tokens_are_refused_rather_than_left_out():
+    config = PromptTuningConfig(
+        task_type="CAUSAL_LM", num_virtual_tokens=2, num_attention_heads=2, num_layers=2, token_dim=16
+    )
+    with pytest.raises(ValueError, match="virtual tokens"):
+        make_lm(get_peft_model(make_llada(), config))
 
 
 @pytest.mark.parametrize(

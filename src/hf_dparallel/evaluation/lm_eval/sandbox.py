@@ -6,7 +6,6 @@ other processes, little memory and little time. Not covered: the tests share an 
 deceive them, and a flaw of the kernel is a way out.
 """
 
-import contextlib
 import json
 import os
 import secrets
@@ -80,8 +79,10 @@ def run_program(program: str, tests: str = "", timeout_s: float = 10.0, max_memo
     given = json.dumps([program, tests, token, limits]).encode()
     with tempfile.TemporaryFile() as output:
         streams: Any = {"input": given, "stdout": output, "stderr": output}
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             subprocess.run(_command(), **streams, timeout=timeout_s, env=_environment())
+        except subprocess.TimeoutExpired:
+            return False
         output.seek(0)
         written = output.read().decode(errors="replace")
     if token not in written:
