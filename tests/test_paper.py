@@ -105,8 +105,8 @@ def script_answers(monkeypatch, answers: list[str]):
     """The model of the harness gives these answers, in the order in which it is asked."""
     remaining = iter(answers)
 
-    def decode(lm, settings, prompts):
-        steps = settings.resolved.denoising_steps or 8
+    def decode(lm, config, until, prompts):
+        steps = config.denoising_steps or 8
         for name in prompts:
             yield name, next(remaining), DecodingCost(steps, 13, 12, steps / 100)
 

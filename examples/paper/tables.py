@@ -6,11 +6,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.environment import describe_environment, describe_hardware
 from hf_dparallel.evaluation.intervals import wilson_interval
 from hf_dparallel.evaluation.lm_eval.costs import COST_NAMES, tasks_of
 from hf_dparallel.evaluation.lm_eval.model import DiffusionHarnessLM
-from hf_dparallel.evaluation.lm_eval.request_settings import check_gen_kwargs, without_recipe
+from hf_dparallel.evaluation.lm_eval.request_settings import without_recipe
 from hf_dparallel.evaluation.lm_eval.run import TaskRunner, scores_of
 from hf_dparallel.evaluation.rows import write_evaluation
 from hf_dparallel.hashes import stable_hash
@@ -41,7 +42,7 @@ class Comparison:
             for method in methods
         }
         for settings in self.settings.values():
-            check_gen_kwargs(settings)
+            DiffusionGenerationConfig(**settings)  # refuses what is unknown or out of range
         self.groups = {benchmark.task: f"{preset}-{benchmark.task}" for benchmark in benchmarks}
         runner.load(list(self.groups.values()))
         self._measured: dict[tuple[str, str], dict[str, Any]] = {}

@@ -23,8 +23,7 @@ def accuracy_under_parallelism(
 
         AUP = ρ₁ y₁ + ½ Σ (ρᵢ − ρᵢ₋₁) (yᵢ W(yᵢ) + yᵢ₋₁ W(yᵢ₋₁)), where W(y) = min(exp(−α (1 − y / y_max)), 1).
 
-    The rectangle left of the slowest point is not weighted; neighbouring points are joined by trapezoids. Points more
-    than `max_drop` below the accuracy of the slowest one are left out, and their neighbours are joined.
+    Points more than `max_drop` below the accuracy of the slowest one are left out, and their neighbours are joined.
 
     Args:
         tokens_per_forward (`Sequence[float]`):

@@ -19,9 +19,8 @@ class DecodingEfficiency(evaluate.Metric):
     optionally `latency_s` (`list[float]`), the seconds of each answer, decoded one after the other. It returns what
     [`mean_cost`] returns.
 
-    `answer_tokens_per_forward` is the number that the AUP leaderboard compares, but its evaluation code
-    (https://github.com/hao-ai-lab/d3LLM) cuts the text of an answer at the stop strings of the task and tokenizes it
-    again to count. To compare with the leaderboard, cut `predictions` at the stop strings first.
+    `answer_tokens_per_forward` is the number that the AUP leaderboard (https://github.com/hao-ai-lab/d3LLM) compares,
+    which cuts answers at the stop strings of the task first.
 
     Raises:
         ValueError: if there are no answers, or an answer has no positive number of passes or seconds.

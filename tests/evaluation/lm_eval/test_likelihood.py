@@ -127,16 +127,6 @@ def test_an_answer_without_tokens_is_refused_before_any_is_scored():
         lm.loglikelihood(requests)
 
 
-def test_the_greedy_answer_is_known_by_decoding_it():
-    lm = make_lm(mc_num=4, check_greedy=True)
-    tokens = lm.tokenizer("3 4 5")["input_ids"]
-    settings = {"max_new_tokens": 3, "block_length": 3, "denoising_steps": 3, "stop_at_eos": False}
-    text = lm.tokenizer.decode(lm.model.generate(torch.tensor([tokens]), **settings)[0, 3:])
-    requests = [request("loglikelihood", "3 4 5", answer) for answer in (f" {text}", " 1 1 1")]
-    greedy, other = lm.loglikelihood(requests)
-    assert greedy[1] is True and other[1] is False
-
-
 def test_whole_texts_are_scored_in_windows():
     lm = make_lm(mc_num=8, max_length=6)
     text = " ".join(map(str, range(10)))

@@ -3,7 +3,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ from ...hashes import stable_hash
 from ..cost import DecodingCost
 from .costs import Costs, costs_by_task
 from .likelihood import estimate_log_likelihood
-from .request_settings import RequestSettings, read_gen_kwargs, without_recipe
+from .request_settings import read_gen_kwargs
 
 
 logger = logging.get_logger(__name__)
@@ -49,7 +49,8 @@ class DiffusionHarnessLM(TemplateLM):
     A masked diffusion language model in the
     [lm-evaluation-harness](https://github.com/EleutherAI/lm-evaluation-harness).
 
-    Results are the same for every run and batch size (up to the rounding of sums in batches).
+    Results are the same for every run and batch size (up to the rounding of sums in batches). Log-likelihoods are
+    bounds, and never said to be those of greedy answers.
 
     Args:
         pretrained (`str` or [`~transformers.PreTrainedModel`]):
@@ -67,9 +68,6 @@ class DiffusionHarnessLM(TemplateLM):
             config says.
         mc_num (`int`, *optional*, defaults to 128):
             Masked samples for a log-likelihood; 128 is what LLaDA was measured with.
-        check_greedy (`bool`, *optional*, defaults to `False`):
-            Whether `loglikelihood` also decodes the answer, one token per pass, to say if it is the greedy one.
-            Without it `is_greedy` is always `False`.
         seed (`int`, *optional*, defaults to 0):
             Seed of all draws.
         chat_template_args (`dict`, *optional*):
@@ -98,7 +96,6 @@ class DiffusionHarnessLM(TemplateLM):
         trust_remote_code: bool = False,
         max_length: int | None = None,
         mc_num: int = 128,
-        check_greedy: bool = False,
         seed: int = 0,
         chat_template_args: dict[str, Any] | None = None,
         **settings,
@@ -108,7 +105,6 @@ class DiffusionHarnessLM(TemplateLM):
         self.settings = settings
         self.batch_size = _positive("batch_size", batch_size)
         self.mc_num = _positive("mc_num", mc_num)
-        self.check_greedy = check_greedy
         self.seed = seed
         self.chat_template_args = chat_template_args or {}
         state = join_processes()
@@ -174,13 +170,15 @@ class DiffusionHarnessLM(TemplateLM):
         # All requests are checked before any is decoded.
         asked = []
         for numbers in groups.values():
-            settings = read_gen_kwargs(requests[numbers[0]].args[1], self.settings, self.model, self.tokenizer)
-            room = settings.resolved.max_new_tokens
-            asked.append((settings, {names[n]: self._encode_prompt(requests[n].args[0], room) for n in numbers}))
+            gen_kwargs = requests[numbers[0]].args[1]
+            config, until = read_gen_kwargs(gen_kwargs, self.settings, self.model, self.tokenizer)
+            encoded = (self._encode_prompt(requests[n].args[0], config.max_new_tokens) for n in numbers)
+            prompts = dict(zip([names[n] for n in numbers], encoded, strict=True))
+            asked.append((config, until, prompts))
         answers: dict[str, tuple[str, DecodingCost]] = {}
         with tqdm(total=len(requests), desc="generate_until", disable=disable_tqdm or self.rank != 0) as progress:
-            for settings, prompts in asked:
-                for name, text, cost in self._decode(settings, prompts):
+            for config, until, prompts in asked:
+                for name, text, cost in self._decode(config, until, prompts):
                     answers[name] = text, cost
                     progress.update()
         named = zip(names, requests, strict=True)
@@ -188,26 +186,25 @@ class DiffusionHarnessLM(TemplateLM):
         return [answers[name][0] for name in names]
 
     def _decode(
-        self, settings: RequestSettings, prompts: Mapping[str, list[int]]
+        self, config: DiffusionGenerationConfig, until: Sequence[str], prompts: Mapping[str, list[int]]
     ) -> Iterator[tuple[str, str, DecodingCost]]:
         """Yields answers as they are finished, each cut at the first string that ends it, and what they cost.
 
         With `stop_at_eos=False` the whole canvas is decoded, as the published samplers do, even past strings that end
         the answer; what stands after the answer does not count.
         """
-        config = settings.resolved
         answerer = Answerer(self.model, self.tokenizer, config, self.batch_size, self.seed)
-        until = StopTextCriteria(self.tokenizer, settings.until)
-        criteria = StoppingCriteriaList([until] if settings.until and config.stop_at_eos else [])
+        stop = StopTextCriteria(self.tokenizer, until)
+        criteria = StoppingCriteriaList([stop] if until and config.stop_at_eos else [])
         # The longest first: a prompt too long for the memory shows at once.
         longest_first = sorted(prompts.items(), key=lambda prompt: len(prompt[1]), reverse=True)
         for name, row in answerer.rows(longest_first, criteria):
             tokens = row.tokens[: row.num_tokens].tolist()
-            if settings.until:
-                tokens = until.cut(tokens)
+            if until:
+                tokens = stop.cut(tokens)
             cost = DecodingCost.of_tokens(tokens, row.nfe, config.eos_token_ids, row.seconds)
             text = self.tokenizer.decode(tokens[: cost.num_answer_tokens], skip_special_tokens=True)
-            yield name, postprocess_generated_text(text, list(settings.until), None), cost
+            yield name, postprocess_generated_text(text, list(until), None), cost
 
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **kwargs
@@ -225,8 +222,8 @@ class DiffusionHarnessLM(TemplateLM):
                 context = context[max(0, len(context) + len(answer) - self.max_length) :]
             generator = torch.Generator().manual_seed(stable_hash(self.seed, context, answer))
             settings = (self._resolved.mask_token_id, self.mc_num, self.batch_size, generator)
-            bound = estimate_log_likelihood(self.model, context, answer, *settings)
-            answers.append((bound, self.check_greedy and self._decodes_to(context, answer)))
+            # `False`: nothing is decoded that could be the greedy answer.
+            answers.append((estimate_log_likelihood(self.model, context, answer, *settings), False))
         return answers
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
@@ -279,13 +276,6 @@ class DiffusionHarnessLM(TemplateLM):
         logger.warning_once(f"Prompts longer than {room} tokens are cut on the left, to leave room for the answer.")
         return ids[-room:]
 
-    def _decodes_to(self, context: list[int], answer: list[int]) -> bool:
-        """Returns whether the model decodes this answer, one token per pass, on a canvas of its length."""
-        lengths = DiffusionGenerationConfig(max_new_tokens=len(answer), block_length=len(answer))
-        settings = without_recipe(lengths.one_token_per_pass().settings())
-        (row,) = self.model.generate_many([context], **settings | {"stop_at_eos": False})
-        return row.tokens.tolist() == answer
-
 
 def _names_of(requests: list[Instance]) -> list[str]:
     """Names requests, some of which are repeated. Draws depend on the names, and so on no process and no order."""
@@ -299,13 +289,9 @@ def _names_of(requests: list[Instance]) -> list[str]:
 
 
 def _positive(name: str, value: int | str) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        number = 0
-    if number < 1:
+    if not str(value).isdecimal() or int(value) < 1:
         raise ValueError(f"`{name}` must be a positive number, got {value!r}. ('auto' is not known here.)")
-    return number
+    return int(value)
 
 
 def _choose_device(device: str | torch.device | None, state: PartialState) -> torch.device:

@@ -20,10 +20,9 @@ class TaskRunner:
     """
     Runs tasks of lm-eval, and tasks in the folder `include_path`, on the model of this name.
 
-    lm-eval writes its results and samples to `output_dir`, each sample with its costs. Programs of the model run in
-    the sandbox. Where bubblewrap is missing, and in tasks with a way of their own to run them, they run only with
-    `confirm_run_unsafe_code`. `options` are further arguments of `lm_eval.simple_evaluate`: how prompts are made, and
-    how many of them.
+    lm-eval writes results and samples, each with its costs, to `output_dir`. Where bubblewrap is missing, and in tasks
+    with a way of their own to run programs, programs of the model run only with `confirm_run_unsafe_code`. `options`
+    are further arguments of `lm_eval.simple_evaluate`.
     """
 
     def __init__(
