@@ -1,6 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel serve`: answers requests of OpenAI clients over HTTP."""
 
+import dataclasses
+import ipaddress
+import logging
 import os
 import signal
 import socket
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 # Of the extra `serve`.
 LIBRARIES = ("llguidance", "pydantic", "starlette", "uvicorn")
+LOG_LEVELS = click.Choice(("debug", "info", "warning", "error"))
 
 
 def read_api_key(context: click.Context, option: click.Parameter, given: str | None) -> str | None:
@@ -37,67 +41,76 @@ def read_api_key(context: click.Context, option: click.Parameter, given: str | N
 
 @click.command()
 @base_options
-@click.option(
-    "--adapter",
-    "adapters",
-    type=click.Path(),
-    multiple=True,
-    help="Adapter, [NAME=]ADAPTER: its name on the Hub, a folder, or 'demo-student'. May be given several times. The "
-    "field `model` of a request names one of them, or the base model. Without it, the first adapter answers.",
-)
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    help="Address to listen on. The default accepts connections from this machine only, 0.0.0.0 from all.",
-)
+@click.option("--adapter", "adapters", multiple=True, help="Adapter, [NAME=]ADAPTER. May be given several times.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on. 0.0.0.0 accepts connections from everywhere.")
 @click.option("--port", type=PORT, default=8000, help="Port to listen on. 0 chooses a free port.")
-@click.option(
-    "--api_key",
-    callback=read_api_key,
-    help="API key that clients must send. By default $HF_DPARALLEL_API_KEY, if it is set.",
-)
+@click.option("--api_key", callback=read_api_key, help="Key that clients must send. By default $HF_DPARALLEL_API_KEY.")
 @click.option("--served_model_name", help="Model name in the API. By default the adapter, or else the model.")
 @click.option("--batch_size", type=COUNT, help="Prompts decoded together. By default 16 on a GPU, 8 on a CPU.")
-@click.option(
-    "--max_waiting",
-    type=click.IntRange(0),
-    default=128,
-    help="Prompts that may wait for one of the batch_size slots. More are refused with status 429.",
-)
+@click.option("--max_waiting", type=click.IntRange(0), default=128, help="Prompts that may wait; more get status 429.")
 @click.option("--max_request_bytes", type=COUNT, default=2**20, help="Size limit of a request.")
-@click.option(
-    "--grace_seconds",
-    type=click.FloatRange(0),
-    default=30.0,
-    help="Seconds that requests in flight may take to finish when the server stops.",
-)
-@click.option(
-    "--log_level",
-    type=click.Choice(("debug", "info", "warning", "error")),
-    default="info",
-    help="'info' logs each request with its status.",
-)
+@click.option("--grace_seconds", type=click.FloatRange(0), default=30.0, help="Seconds to finish requests at the end.")
+@click.option("--log_level", type=LOG_LEVELS, default="info", help="'info' logs each request with its status.")
 @settings_options
 @common_options
-def serve_command(source: dict[str, Any], host: str, port: int, api_key: str | None, **options: Any) -> dict[str, int]:
-    """Answer requests of OpenAI clients over HTTP.
+def serve_command(
+    source: dict[str, Any],
+    adapters: tuple[str, ...],
+    host: str,
+    port: int,
+    api_key: str | None,
+    served_model_name: str | None,
+    batch_size: int | None,
+    max_waiting: int,
+    max_request_bytes: int,
+    grace_seconds: float,
+    log_level: str,
+    settings: dict[str, Any],
+) -> dict[str, int]:
+    """Answer requests of OpenAI clients over HTTP, until a signal arrives.
+
+    The field `model` of a request names one of the adapters, or the base model. Without it, the first adapter answers.
 
     Example: hf-dparallel serve demo --adapter demo-student
     """
-    import ipaddress
-
     from hf_dparallel.environment import require
 
-    from .loading import read_settings
+    from .loading import default_batch_size, load_model, read_settings
 
-    read_settings(options["settings"])
+    given = read_settings(settings)
     require("hf-dparallel serve", *LIBRARIES)
+    from hf_dparallel.serving.api import make_app
+    from hf_dparallel.serving.engine import Engine
+    from hf_dparallel.serving.server import Server
+
     # Before loading the model, which may take minutes.
     listener = bind(host, port)
-    address = ipaddress.ip_address(listener.getsockname()[0].partition("%")[0])
-    if api_key is None and not address.is_loopback:
+    address, port = listener.getsockname()[:2]
+    if api_key is None and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         note(f"Warning: anyone who can reach {host} can use this server. Set --api_key.")
-    return serve(listener, source, api_key=api_key, **options)
+    log_to_stderr(log_level)
+    name, by_name = read_names(adapters, source["model"], served_model_name)
+    model, tokenizer = load_model(**source)
+    models = served_models(name, model, tokenizer, by_name, given)
+    engine = Engine(model, batch_size or default_batch_size(), max_waiting)
+    app = make_app(models, engine, api_key, max_request_bytes)
+    server = Server(app, engine, grace_seconds, log_level=log_level)
+    url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+    # From now on clients are heard.
+    listener.listen()
+    note(f"Serving {', '.join(models)} at {url}/v1, {engine.num_slots} prompts at a time. Ctrl-C stops it.")
+    # uvicorn ends requests in flight, then raises the signal again, which must not kill this process.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        engine.close()
+    note(f"Stopped. Prompts answered: {engine.num_prompts}.")
+    if engine.failure is not None:
+        raise RuntimeError(f"The decoding thread has failed: {engine.failure!r}") from engine.failure
+    return {"num_prompts": engine.num_prompts, "num_tokens": engine.num_tokens, "num_passes": engine.num_passes}
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -112,53 +125,6 @@ def bind(host: str, port: int) -> socket.socket:
             f"`host={host}`, `port={port}` cannot be listened on: {error}. Try another --port or --host."
         ) from error
     return listener
-
-
-def serve(
-    listener: socket.socket,
-    source: dict[str, Any],
-    adapters: Sequence[str] = (),
-    api_key: str | None = None,
-    served_model_name: str | None = None,
-    batch_size: int | None = None,
-    max_waiting: int = 128,
-    max_request_bytes: int = 2**20,
-    grace_seconds: float = 30.0,
-    log_level: str = "info",
-    settings: dict[str, Any] | None = None,
-) -> dict[str, int]:
-    """Loads the model and serves it until a signal arrives. Returns the numbers of prompts, tokens and passes."""
-    from hf_dparallel.serving.api import make_app
-    from hf_dparallel.serving.engine import Engine
-    from hf_dparallel.serving.server import Server
-
-    from .loading import default_batch_size, load_model, read_settings
-
-    log_to_stderr(log_level)
-    name, by_name = read_names(adapters, source["model"], served_model_name)
-    model, tokenizer = load_model(**source)
-    models = served_models(name, model, tokenizer, by_name, read_settings(settings or {}))
-    engine = Engine(model, batch_size or default_batch_size(), max_waiting)
-    app = make_app(models, engine, api_key, max_request_bytes)
-    server = Server(app, engine, grace_seconds, log_level=log_level)
-    host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    slots = engine.num_slots
-    # From now on clients are heard.
-    listener.listen()
-    note(f"Serving {', '.join(models)} at {url}/v1, {slots} prompts at a time. Ctrl-C stops it.")
-    # uvicorn ends requests in flight, then raises the signal again, which must not kill this process.
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    try:
-        server.run(sockets=[listener])
-    except KeyboardInterrupt:
-        pass
-    finally:
-        engine.close()
-    note(f"Stopped. Prompts answered: {engine.num_prompts}.")
-    if engine.failure is not None:
-        raise RuntimeError(f"The decoding thread has failed: {engine.failure!r}") from engine.failure
-    return {"num_prompts": engine.num_prompts, "num_tokens": engine.num_tokens, "num_passes": engine.num_passes}
 
 
 def read_names(adapters: Sequence[str], model: str, first: str | None = None) -> tuple[str, dict[str, str]]:
@@ -192,8 +158,6 @@ def served_models(
 
     `generation_config` has settings over the recipe of each of them.
     """
-    import dataclasses
-
     from hf_dparallel.demo import path_of
     from hf_dparallel.generation.compatibility import active_adapter, set_adapter
     from hf_dparallel.serving.requests import ServedModel
@@ -218,8 +182,6 @@ def served_models(
 
 def log_to_stderr(level: str) -> None:
     """Logs the messages of our modules with times, as uvicorn does."""
-    import logging
-
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log = logging.getLogger("hf_dparallel")
