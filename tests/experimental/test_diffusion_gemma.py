@@ -27,6 +27,7 @@ from hf_dparallel.experimental.diffusion_gemma.training import (
     DiffusionGemmaTrainer,
     DiffusionGemmaTrainingArguments,
 )
+from hf_dparallel.generation.configuration import resolve
 
 from ..helpers import Recorder, left_padded, lora, make_diffusion_gemma, make_rows, refuses, weights_of
 from ..training.helpers import naive_terms
@@ -214,8 +215,9 @@ def test_wrong_prompts_models_and_methods_are_refused():
         model.generate(ids, attention_mask=torch.tensor([[1, 0]]))
     with pytest.raises(ValueError, match="use_bidirectional_attention"):
         make_diffusion_gemma(use_bidirectional_attention="all")
-    with pytest.raises(NotImplementedError, match="generate"):
-        model.generate_many([[2, 3]])
+    for call in (lambda: model.generate_many([[2, 3]]), lambda: resolve(model, max_new_tokens=4)):
+        with pytest.raises(NotImplementedError, match="`generate` for each batch"):
+            call()
     with pytest.raises(ValueError, match="canvases of random tokens"):
         enable_diffusion_generation(model, mask_token_id=5)
     # What a processor returns for text.

@@ -107,6 +107,16 @@ def test_prompt_learning_is_refused(make, name):
             decode(model)
 
 
+def test_trained_tokens_of_tied_embeddings_are_merged():
+    model = get_peft_model(make_llada(weight_tying=True), TUNERS["lora, tokens"]).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "trainable_tokens" in name:
+                parameter.add_(1)
+    expected = logits(model)
+    torch.testing.assert_close(logits(model.merge_and_unload()), expected, atol=1e-3, rtol=1e-3)
+
+
 @pytest.mark.parametrize("task_type", [None, "CAUSAL_LM"])
 def test_prompts_by_name_and_many_at_a_time(task_type):
     model = get_peft_model(make_llada(), peft.LoraConfig(init_lora_weights=False, task_type=task_type, **LORA)).eval()

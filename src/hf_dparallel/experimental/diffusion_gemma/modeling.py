@@ -31,8 +31,14 @@ class DiffusionGemmaForBlockDiffusion(PublishedModel):
     generate = generate
 
     def generate_many(self, *args, **kwargs):
-        """Raises `NotImplementedError`: this model has a loop of its own. Use [`generate`] with batches."""
-        raise NotImplementedError("DiffusionGemma has a loop of its own. Call `generate` for each batch of prompts.")
+        """Raises `NotImplementedError`: this model has a loop and a trainer of its own."""
+        raise NotImplementedError(
+            "DiffusionGemma has a loop and a trainer of its own. Call `generate` for each batch of prompts, and train "
+            "with `hf_dparallel.experimental.diffusion_gemma.training`."
+        )
+
+    # The first thing that trajectories, evaluation and the server ask of a model.
+    recipes = generate_many
 
 
 # transformers has no model under these; the configuration and all other Auto classes stay those of transformers.

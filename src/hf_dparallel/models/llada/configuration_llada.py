@@ -1,6 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Configuration of LLaDA, in the names that its published `config.json` uses."""
 
+from typing import Any
+
 from huggingface_hub.dataclasses import strict
 from transformers import LlamaConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import RopeParameters
@@ -127,6 +129,10 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
             # Or it would contradict a vocabulary that is resized later.
             self.embedding_size = None
         super().__post_init__(**kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Adds `tie_word_embeddings`, which PEFT reads here when it merges trained tokens."""
+        return super().to_dict() | {"tie_word_embeddings": self.weight_tying}
 
     @property
     def head_dim(self) -> int:
