@@ -16,7 +16,6 @@ from ..helpers import edit_json
 TEACHER = Path(hf_dparallel.demo.TEACHER)
 BASE = "user/teacher"
 RECIPE = {"max_new_tokens": 32, "block_length": 16, "entropy_threshold": 0.4}
-# Of trajectories.
 
 
 def save_adapter(folder: Path, seed: int = 0, recipe: dict | None = RECIPE) -> Path:

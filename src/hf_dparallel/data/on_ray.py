@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import pyarrow
     from datasets import Dataset
 
-# Returns a model and its tokenizer.
 Loader = Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase]]
 
 # Prompts per call and slot of an actor. With fewer, slots would often be empty at the end of a call.
@@ -39,20 +38,16 @@ def generate_trajectories_on_ray(
     r"""
     Lets a model answer the prompts of a dataset, on the machines of a Ray cluster.
 
-    Writes the same folder as [`generate_trajectories`] for the same arguments, and either function continues a run of
-    the other. Only this process reads `dataset` and writes `output_dir`. Ray replaces actors that are lost. It
-    connects with the cluster at `$RAY_ADDRESS`, or starts one on this machine.
+    Writes the same folder as [`generate_trajectories`] for the same arguments, and either continues a run of the
+    other. Only this process reads `dataset` and writes `output_dir`. Ray replaces lost actors. The cluster is that at
+    `$RAY_ADDRESS`, or a new one on this machine.
 
     Args:
-        load (`Callable`):
-            Returns the teacher and its tokenizer. Each actor calls it, so it must be a function that all machines can
-            import, or a `functools.partial` of one.
-        dataset, output_dir, generation_config, batch_size, seed:
-            As in [`generate_trajectories`].
-        max_actors (`int`, *optional*, defaults to 1):
-            Upper limit of the number of actors, each with its own model.
-        gpus_per_actor (`float`, *optional*):
-            GPUs that each actor reserves. By default one if the cluster has any, else none.
+        load (`Callable`): returns the teacher and its tokenizer; a function that all machines can import, or a
+            `functools.partial` of one.
+        dataset, output_dir, generation_config, batch_size, seed: as in [`generate_trajectories`].
+        max_actors (`int`, *optional*, defaults to 1): upper limit of the number of actors, each with its own model.
+        gpus_per_actor (`float`, *optional*): by default one if the cluster has any, else none.
 
     Returns:
         `datasets.Dataset`: as [`generate_trajectories`].
@@ -60,7 +55,8 @@ def generate_trajectories_on_ray(
     require("ray_actors", "ray")
     import ray
 
-    ray.init(ignore_reinit_error=True)
+    if not ray.is_initialized():
+        ray.init()
     if gpus_per_actor is None:
         gpus_per_actor = 1 if ray.cluster_resources().get("GPU") else 0
     settings = {"generation_config": generation_config, "batch_size": batch_size, "seed": seed}
@@ -99,11 +95,9 @@ class TeacherActor:
         import pyarrow
 
         asked = zip(prompts["row"].to_pylist(), prompts["prompt_ids"].to_pylist(), strict=True)
-        empty: dict[str, Any] = {"completion_ids": None, "commit_step": None, "nfe": None}
-        rows = [
-            {"row": row, **(as_columns(answer) or empty)}
-            for row, answer in self._answerer.rows(asked, raise_errors=False)
-        ]
+        answers = self._answerer.rows(asked, raise_errors=False)
+        # Missing columns become nulls.
+        rows = [{"row": row, **(as_columns(answer) or {})} for row, answer in answers]
         ids = pyarrow.list_(pyarrow.int64())
         types = {"row": pyarrow.int64(), "completion_ids": ids, "commit_step": ids, "nfe": pyarrow.int64()}
         return pyarrow.Table.from_pylist(rows, pyarrow.schema(types))
