@@ -7,7 +7,7 @@ from hf_dparallel import demo
 from hf_dparallel.inspection.play import CSS, QUESTIONS, make_page
 
 
-questions = {question: question for question in os.environ.get("EXAMPLES", "").splitlines()}
+questions = os.environ.get("EXAMPLES", "").splitlines()
 page = make_page(os.environ.get("STUDENT", demo.STUDENT), questions or QUESTIONS)
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ def test_answers_know_the_conversation(talk, checkpoint):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        ("5 \udcfc", "Error: The prompt is not UTF-8 text"),
         ("/clear", "The conversation is forgotten."),
         ("/foo", "There is no /foo. /clear forgets the conversation"),
         ("<mask>", "Error: `input_ids` contains the mask token"),

@@ -45,7 +45,7 @@ def test_bundled_student_takes_a_fifth_of_the_passes():
 @pytest.mark.parametrize(
     ("questions", "end"),
     [
-        *zip(([question] for question in QUESTIONS.values()), ("15.", "25.", "31.", "take away."), strict=True),
+        *zip(([question] for question in QUESTIONS), ("15.", "25.", "31.", "take away."), strict=True),
         (["Gia has 18 apples and eats 7 of them. How many are left?", "And if she finds 9 more?"], "20."),
     ],
 )

@@ -19,7 +19,7 @@ from ..browser import NEEDS_BROWSER, set_window
 
 
 SPACE = Path(__file__).parents[2] / "examples" / "space"
-QUESTION = QUESTIONS["two steps"]
+QUESTION = QUESTIONS[0]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_files_of_the_space(monkeypatch):
     monkeypatch.setenv("EXAMPLES", "One?\nTwo?")
     namespace: dict = {"__name__": "app"}
     exec((SPACE / facts["app_file"]).read_text(), namespace)
-    assert namespace["questions"] == {"One?": "One?", "Two?": "Two?"} and isinstance(namespace["page"], gr.Blocks)
+    assert namespace["questions"] == ["One?", "Two?"] and isinstance(namespace["page"], gr.Blocks)
 
 
 @pytest.fixture(scope="module")

@@ -66,13 +66,6 @@ def test_a_model_that_ignores_padding_answers_one_prompt_at_a_time(model, make_e
     assert make_engine(num_slots=4).num_slots == 1
 
 
-def test_an_infilling_is_the_whole_canvas_and_no_end_token_in_it_ends_it(model, make_engine):
-    prompt = make_prompt(model, [63, 7, 8, 63, 9, 10, 11, 5], max_new_tokens=0)
-    (answer,) = ask(make_engine(), [prompt])
-    assert answer.tokens == model.generate(prompt.input_ids[None], prompt.config)[0].tolist()
-    assert answer.finish_reason == "length"
-
-
 def test_logprobs_are_of_the_pass_that_committed_each_token_last(model, make_engine):
     """Oracle: another forward pass over what stood before that one, of each row alone."""
     revising = {"revocation_threshold": 0.9, "entropy_bound": 2.0, "entropy_threshold": None}

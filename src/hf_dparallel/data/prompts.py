@@ -116,7 +116,7 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
     They begin with the tokens that the tokenizer puts before texts (BOS), once, and have none that close a text.
     """
-    ids, own = (tokenizer(text, add_special_tokens=added)["input_ids"] for added in (True, False))
+    ids, own = (tokenizer(check_text(text), add_special_tokens=added)["input_ids"] for added in (True, False))
     start = next((start for start in range(len(ids)) if ids[start : start + len(own)] == own), 0)
     return own if own[:start] == ids[:start] else ids[: start + len(own)]
 
@@ -154,7 +154,17 @@ def render_chat(
 
 def encode_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], **arguments: Any) -> list[int]:
     """Returns the token ids of a chat, whose arguments are those of [`render_chat`]."""
-    return tokenizer(render_chat(tokenizer, messages, **arguments), add_special_tokens=False)["input_ids"]
+    text = check_text(render_chat(tokenizer, messages, **arguments))
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def check_text(text: str) -> str:
+    """Returns a text. Raises a `ValueError` if it was read from bytes in another encoding than UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("The prompt is not UTF-8 text. Convert it: `iconv -f latin1 -t utf-8`.") from error
+    return text
 
 
 def encode_prompt(

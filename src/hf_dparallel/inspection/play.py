@@ -3,7 +3,7 @@
 
 import html
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,13 @@ from .trace import DecodeTrace, trace_decode
 if TYPE_CHECKING:
     import gradio as gr
 
-# Questions to the bundled models, by title.
-QUESTIONS = {
-    "two steps": "Mia has 14 pens. She finds 6 more and then sells 5. How many pens are left?",
-    "four steps": "Tom has 20 coins. He finds 8 more and loses 5. Then he buys 9 more and loses 7. How many are left?",
-    "number words": "Emma has twenty-three books and buys eight more. How many books does she have?",
-    "something else": "What is the capital of France?",
-}
+# Questions to the bundled models.
+QUESTIONS = (
+    "Mia has 14 pens. She finds 6 more and then sells 5. How many pens are left?",
+    "Tom has 20 coins. He finds 8 more and loses 5. Then he buys 9 more and loses 7. How many are left?",
+    "Emma has twenty-three books and buys eight more. How many books does she have?",
+    "What is the capital of France?",
+)
 CSS = f"""
 .gradio-container {{ color-scheme: light; }}
 .dark .gradio-container, .gradio-container.dark {{ color-scheme: dark; }}
@@ -101,20 +101,20 @@ class Pair:
         return f'<div class="answer">{"".join(spans)}</div><p class="cost">{cost}</p>'
 
 
-def make_page(student: str, questions: Mapping[str, str] = QUESTIONS) -> "gr.Blocks":
+def make_page(student: str, questions: Sequence[str] = QUESTIONS) -> "gr.Blocks":
     """Loads a student and its base model, and returns the page that plays their answers. Launch it with [`CSS`].
 
     Args:
         student (`str`): the adapter, which says itself what its base is; or a model without any.
-        questions (`Mapping[str, str]`, *optional*): questions to propose, by title.
+        questions (`Sequence[str]`, *optional*): questions to propose.
     """
     import gradio as gr
 
     pair = Pair(student)
     with gr.Blocks(title="hf-dparallel") as page:
         gr.Markdown(_INTRODUCTION.format(base=Path(pair.base).name, student=Path(student).name))
-        question = gr.Textbox(next(iter(questions.values())), label="Question")
-        gr.Examples(list(questions.values()), question, example_labels=list(questions))
+        question = gr.Textbox(questions[0], label="Question")
+        gr.Examples(list(questions), question)
         with gr.Row():
             rule: Any = {"label": "Entropy threshold", "info": "Decides tokens of at most this entropy (nats)."}
             canvas: Any = {"label": "Tokens", "info": "Length of the canvas."}

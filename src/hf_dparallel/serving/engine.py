@@ -79,7 +79,7 @@ class Prompt:
         tokens, error = tokens[: end - start], finished.error if finished else None
         progress = Progress(tokens, nfe, error=error)
         if error is None and (finished is not None or end == self.max_tokens):
-            ends = tokens and tokens[-1] in self.config.eos_token_ids and not self.config.is_infilling
+            ends = tokens and tokens[-1] in self.config.eos_token_ids
             progress.finish_reason = "stop" if ends else "length"
         if self.options.num_logprobs is not None:
             # Given tokens were never predicted. Their probability is 1.
@@ -273,9 +273,7 @@ class Engine:
             return
         self.num_passes += 1
         for row_id, row in finished.items():
-            # An infilling is sent whole, with the given tokens between the masks.
-            end = None if self._active[row_id].config.is_infilling else row.num_tokens
-            progress[row_id] = RowProgress(row.tokens[num_sent[row_id] : end].tolist(), row.nfe)
+            progress[row_id] = RowProgress(row.tokens[num_sent[row_id] : row.num_tokens].tolist(), row.nfe)
         self._leave([row_id for row_id in row_ids if self._tell(row_id, *progress[row_id], finished.get(row_id))])
 
     def _end_failed_pass(self, group: _Group, added: dict[int, torch.LongTensor], error: Exception) -> None:

@@ -330,13 +330,13 @@ def _read_settings(body: Body, asked: dict[str, Any], served: ServedModel) -> tu
     `max_tokens` does not shorten the canvas, so a shorter answer is the beginning of a longer one, and requests with
     different `max_tokens` share passes. Above `max_new_tokens` it extends the canvas by whole blocks.
     """
-    if asked.get("max_new_tokens") == 0:
-        raise RequestError("`max_new_tokens` must be a positive integer, got 0.", "max_new_tokens")
     try:
         given, length = served.generation_config, SETTINGS["max_new_tokens"].read(asked.get("max_new_tokens"))
         if length and given.max_new_tokens:
             given = _of_length(given, length)
         config = resolve(served.model, given, served.tokenizer, **asked)
+        if config.is_infilling:
+            raise RequestError("`max_new_tokens` must be a positive integer, got 0.", "max_new_tokens")
         max_tokens = body.max_completion_tokens or body.max_tokens or config.max_new_tokens
         if max_tokens > config.max_new_tokens and length is None:
             num_blocks = -(-max_tokens // config.block_length)
