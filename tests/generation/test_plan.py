@@ -55,6 +55,23 @@ def test_what_a_pass_computes(make, prompts, settings, computed):
     assert shapes[: len(computed)] == computed
 
 
+@pytest.mark.parametrize("origin", ["sequence", "answer"])
+@pytest.mark.parametrize("make", [make_sdar, make_block_a2d, make_fast_dllm, make_nemotron])
+def test_a_long_prompt_is_stored_in_runs_with_small_masks(monkeypatch, make, origin):
+    model, lines = make().double(), []
+    prompts = [[2 + (7 * row + k) % 60 for k in range(length)] for row, length in enumerate((90, 61, 3))]
+    kwargs = SETTINGS | {"max_new_tokens": 12, "entropy_threshold": 1.0, "block_origin": origin}
+    expected = [(row.tokens.tolist(), row.nfe) for row in model.generate_many(prompts, **kwargs)]
+    monkeypatch.setattr("hf_dparallel.generation.plan._LONGEST_RUN", 16)
+
+    def record(module, args, kwargs):
+        lines.append(args[0].shape[1])
+
+    model.model.layers[0].register_forward_pre_hook(record, with_kwargs=True)
+    assert [(row.tokens.tolist(), row.nfe) for row in model.generate_many(prompts, **kwargs)] == expected
+    assert max(lines) == 16 and lines.count(16) > 5
+
+
 @pytest.mark.parametrize(
     ("make", "settings"),
     [

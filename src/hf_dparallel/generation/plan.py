@@ -9,6 +9,11 @@ from transformers import PreTrainedModel
 
 from ..attention_masks import as_attention_mask, as_key_mask
 from .canvas import Canvas
+from .compatibility import moves_blocks
+
+
+# The most columns of a prompt that are stored in one pass: its mask has a line for each.
+_LONGEST_RUN = 2048
 
 
 class Pass(NamedTuple):
@@ -74,7 +79,10 @@ class WholeCanvas:
         self._mask_key: tuple[Any, ...] = ()
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
-        """Returns the passes that score `wanted` columns, `(rows, columns)`, of open blocks or further masks."""
+        """Returns passes that score `wanted` columns, `(rows, columns)`, of open blocks or further masks.
+
+        Passes that only store keys and values come first, and score nothing.
+        """
         end = max(self.ends())
         return [self._shared(None, wanted, slice(0, end), end)]
 
@@ -207,7 +215,7 @@ class Blocks(WholeCanvas):
     A block is stored when its row has left it, by the first pass over the next block, and the prompt by the very first
     pass: storing takes no pass of its own. Computing more columns than needed changes nothing, because no column sees
     a later block. So the last column before the open blocks is computed again in every pass in which it predicts
-    their first token.
+    their first token, and a long prompt is stored in several runs.
     """
 
     def __init__(self, canvas: Canvas, model: PreTrainedModel):
@@ -223,16 +231,16 @@ class Blocks(WholeCanvas):
         if entering and others:
             order = torch.tensor(entering + others).to(wanted.device)
             first, second = order[: len(entering)], order[len(entering) :]
-            passes = [self._pass(entering, first, wanted[first]), self._pass(others, second, wanted[second])]
+            passes = self._passes(entering, first, wanted[first]) + self._passes(others, second, wanted[second])
         else:
-            passes = [self._pass(list(range(len(canvas))), None, wanted)]
+            passes = self._passes(list(range(len(canvas))), None, wanted)
         # Not left of the row: its padding shrinks when a longer row leaves.
         starts = [max(canvas.open_edges(row)[0] - self.lead, canvas.prompt_start(row)) for row in range(len(canvas))]
         self._missing = {row_id: canvas.width - start for row_id, start in zip(canvas.row_ids, starts, strict=True)}
         return passes
 
-    def _pass(self, rows: list[int], index: torch.LongTensor | None, wanted: torch.LongTensor) -> Pass:
-        """Returns the pass over the missing columns of some rows, which `index` picks, up to their open blocks."""
+    def _passes(self, rows: list[int], index: torch.LongTensor | None, wanted: torch.LongTensor) -> list[Pass]:
+        """Returns passes over the missing columns of some rows, which `index` picks, up to their open blocks."""
         canvas = self.canvas
         ends = [canvas.open_edges(row)[1] for row in rows]
         starts = [canvas.width - self._missing[canvas.row_ids[row]] for row in rows]
@@ -240,10 +248,25 @@ class Blocks(WholeCanvas):
         shared = slice(min(starts), max(ends))
         # Columns that only fill up a row may lie outside.
         if shared.stop - shared.start < 2 * size:
-            scored = (wanted - shared.start).clamp(0, shared.stop - shared.start - 1)
-            return self._shared(index, scored, shared, shared.stop)
+            *runs, last = self._runs(shared)
+            stored = [self._shared(index, wanted[:, :0], run, run.stop) for run in runs]
+            scored = (wanted - last.start).clamp(0, last.stop - last.start - 1)
+            return [*stored, self._shared(index, scored, last, last.stop)]
         first = (self.open_ends() - size).clamp(min=0)
         first = first if index is None else first[index]
         scored = (wanted - first).clamp(0, size - 1)
         columns = first + canvas.column_ids[:size]
-        return self._masked(Pass(index, columns, scored, shared.stop, canvas.attention_mask))
+        return [self._masked(Pass(index, columns, scored, shared.stop, canvas.attention_mask))]
+
+    def _runs(self, columns: slice) -> list[slice]:
+        """Cuts columns into runs, of which the last has all open blocks.
+
+        A block that is cut is computed again by the next run, as a whole. Where blocks choose their experts, none is.
+        """
+        start, block_length = columns.start, self.canvas.config.block_length
+        longest, runs = max(_LONGEST_RUN, 4 * block_length), []
+        while moves_blocks(self.model) and columns.stop - start > longest:
+            stop = min(start + longest, columns.stop - 3 * block_length)
+            runs.append(slice(start, stop))
+            start = stop - block_length
+        return [*runs, slice(start, columns.stop)]

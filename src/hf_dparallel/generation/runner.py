@@ -41,10 +41,11 @@ class Runner:
         passes = self.planner.plan(wanted)
         for part in self.parts:
             passes = [part.extend(planned) for planned in passes]
-        logits = [self.run(planned) for planned in passes]
-        if len(passes) == 1:
+        results = [(planned.rows, self.run(planned)) for planned in passes]
+        rows, logits = zip(*(result for result in results if result[1].shape[1]), strict=True)
+        if len(logits) == 1:
             return logits[0]
-        order, joined = torch.cat([planned.rows for planned in passes]), torch.cat(logits)
+        order, joined = torch.cat(rows), torch.cat(logits)
         return torch.empty_like(joined).index_copy_(0, order, joined)
 
     def fit_rows(self, num_rows: int) -> None:
