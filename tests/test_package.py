@@ -136,7 +136,6 @@ LAYERS = [
     ("models", "data", "inspection"),
     ("evaluation", "serving"),
     ("hub",),
-    ("engines",),
     ("training",),
     ("demo", "_on_demand", "experimental"),
     # The face of the package: the public names.

@@ -4,9 +4,9 @@
 from .data.rewards import numeric_answer_reward as numeric_answer_reward
 from .data.trajectories import filter_trajectories as filter_trajectories
 from .data.trajectories import generate_trajectories as generate_trajectories
-from .engines.export import export_for_engine as export_for_engine
 from .evaluation.callback import DecodingCallback as DecodingCallback
 from .evaluation.decoding import evaluate_decoding as evaluate_decoding
+from .hub.export import export_for_engine as export_for_engine
 from .hub.push import push_model_to_hub as push_model_to_hub
 from .training.collator import DataCollatorForSemiAutoregressiveMasking as DataCollatorForSemiAutoregressiveMasking
 from .training.config import CertaintyForcingConfig as CertaintyForcingConfig

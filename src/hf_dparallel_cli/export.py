@@ -28,7 +28,7 @@ def export_command(
     Example: hf-dparallel export user/sdar-student --engine sglang --output_dir runs/exported
     """
     from hf_dparallel.demo import STUDENT, TEACHER, path_of
-    from hf_dparallel.engines.export import export_for_engine
+    from hf_dparallel.hub.export import export_for_engine
 
     from .loading import checked_name, read_settings
 

@@ -17,8 +17,8 @@ from hf_dparallel_rules.settings import SETTINGS, SettingError
 from ..generation.compatibility import has_adapter
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of, resolve
 from ..generation.inputs import vocabulary_size
-from ..hub.card import SUMMARY_NAME
 from ..reports import check_is_new, read_json, write_json
+from .card import SUMMARY_NAME
 
 
 logger = logging.get_logger(__name__)
