@@ -174,6 +174,7 @@ def test_the_command_of_the_harness_finds_the_model(folder, tmp_path, task):
         "--limit",
         "1",
     ]
+    argv += ["--output_path", tmp_path, "--gen_kwargs", "entropy_threshold=1.0,max_new_tokens=16"]
     argv += ["--confirm_run_unsafe_code"] if task == "humaneval" else []
     done = subprocess.run(
         [*program, *map(str, argv)],

@@ -142,8 +142,10 @@ def render_chat(
     text = render(tools=tools, **chat_template_kwargs)
     if tools and text == render(**chat_template_kwargs):
         raise ValueError("The chat template does not use `tools`. Remove them, or use another template.")
-    for message in messages:
-        if message["role"] in ("system", "developer", "user") and message["content"].strip() not in text:
+    # Some templates forget questions before the last ones, which is their memory.
+    last_question = [message for message in messages if message["role"] == "user"][-1:]
+    for message in [message for message in messages if message["role"] in ("system", "developer")] + last_question:
+        if message["content"].strip() not in text:
             raise ValueError(f"The chat template leaves out the {message['role']} message. Move its text elsewhere.")
     template = tokenizer.get_chat_template(tools=tools)
     for name in chat_template_kwargs:
