@@ -28,7 +28,6 @@ from hf_dparallel import (
     A2DQwen3ForMaskedDiffusion,
     CertaintyForcingConfig,
     CertaintyForcingTrainer,
-    DiffusionGemmaForBlockDiffusion,
     DreamConfig,
     DreamForMaskedDiffusion,
     FastDLLMConfig,
@@ -48,6 +47,7 @@ from hf_dparallel import (
     SDARMoeConfig,
     SDARMoeForMaskedDiffusion,
 )
+from hf_dparallel.experimental.diffusion_gemma.modeling import DiffusionGemmaForBlockDiffusion
 from hf_dparallel_rules.settings import SettingError
 
 
