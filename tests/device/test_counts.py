@@ -39,15 +39,15 @@ LLADA = {
     "suffix": Counts(65),
     "verified": Counts(110),
     "soft": Counts(99),
-    "prefix": Counts(65, waits=2, copies=1),
-    "dual": Counts(65, waits=2, copies=1),
-    "verified, dual": Counts(159, waits=2, copies=1),
+    "prefix": Counts(67, waits=2, copies=1),
+    "dual": Counts(67, waits=2, copies=1),
+    "verified, dual": Counts(161, waits=2, copies=1),
 }
-DREAM = {"dual": Counts(67, waits=2, copies=1), "verified": Counts(116)}
+DREAM = {"dual": Counts(69, waits=2, copies=1), "verified": Counts(116)}
 SDAR = {
     "block": Counts(62),
     "rows out of step": Counts(62),
-    "no block cache": Counts(48),
+    "no block cache": Counts(50),
     "editing": Counts(90),
 }
 # Copies from the host for each layer, when rows enter and leave. The aim: none.
