@@ -113,8 +113,8 @@ def test_the_bundled_model_reads_the_last_two_questions_and_learns_its_own_endin
         for number in range(5)
         for role, text in (("user", "How many are {}?"), ("assistant", "The answer is {}."))
     ]
-    for messages in (chat, chat[:-1]):
-        (prompt_ids,) = tokenize_prompts(Dataset.from_list([{"prompt": messages}]), tokenizer)
+    for row in ({"messages": chat}, {"prompt": chat[:-1]}):
+        (prompt_ids,) = tokenize_prompts(Dataset.from_list([row]), tokenizer)
         assert prompt_ids == tokenizer.apply_chat_template(chat[6:-1], add_generation_prompt=True)["input_ids"]
     row = tokenize_row({"messages": chat}, tokenizer)
     assert row["prompt_ids"] == prompt_ids
