@@ -340,16 +340,19 @@ def test_what_is_not_there_is_named(hf, tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "llama"}, "is not a masked language model"),
-        ({"model_type": "mine", "auto_map": {"AutoConfig": "mine.C"}}, "needs code from its repository"),
+        ({"model_type": "llama"}, "'{path}' is of the autoregressive type"),
+        (
+            {"model_type": "mine", "auto_map": {"AutoConfig": "mine.C"}},
+            "`model={path}` needs code",
+        ),
     ],
 )
 def test_a_model_that_commands_cannot_load_is_refused_in_a_line(hf, tmp_path, config, message):
     make_tokenizer().save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
     code, _, err = hf("generate", str(tmp_path), "5 6")
-    assert code == 1 and f"`model={tmp_path}` {message}" in last_line(err) and len(last_line(err)) < 500
-    assert ("`hf-dparallel convert`" in err) == (config["model_type"] == "llama")
+    assert code == 1 and message.format(path=tmp_path) in last_line(err) and len(last_line(err)) < 700
+    assert ("`convert_to_diffusion`" in err) == (config["model_type"] == "llama")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", "[" * 100_000])

@@ -41,7 +41,7 @@ LLADA = {
     "soft": Counts(99),
     "prefix": Counts(67, waits=2, copies=1),
     "dual": Counts(67, waits=2, copies=1),
-    "verified, dual": Counts(161, waits=2, copies=1),
+    "verified, dual": Counts(164, waits=2, copies=1),
 }
 DREAM = {"dual": Counts(69, waits=2, copies=1), "verified": Counts(116)}
 SDAR = {

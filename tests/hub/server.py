@@ -175,6 +175,13 @@ class Handler(BaseHTTPRequestHandler):
             repository.refs[revision] = commit
         self.json(answer)
 
+    def commits(self, kind: str, repo_id: str, revision: str) -> None:
+        commit = self.find(kind, repo_id, revision)[1]
+        self.json([{"id": commit, "title": "", "message": "", "date": "2026-01-01T00:00:00.000Z", "authors": []}])
+
+    def discussions(self, kind: str, repo_id: str) -> None:
+        self.json({"discussions": [], "count": 0, "start": 0})
+
     def info(self, kind: str, repo_id: str, revision: str | None = None) -> None:
         repository, commit = self.find(kind, repo_id, revision)
         siblings = [{"rfilename": name} for name in repository.commits[commit]]
@@ -211,6 +218,8 @@ ROUTES = [
     (rf"{_API}/branch/(?P<name>.+)", "create_branch"),
     (rf"{_API}/preupload/{_REVISION}", "preupload"),
     (rf"{_API}/commit/{_REVISION}", "commit"),
+    (rf"{_API}/commits/{_REVISION}", "commits"),
+    (rf"{_API}/discussions", "discussions"),
     (rf"{_API}/tree/{_REVISION}(?P<folder>/.*)?", "tree"),
     (rf"{_API}/revision/{_REVISION}", "info"),
     (_API, "info"),

@@ -98,9 +98,9 @@ def test_pickled_weights_on_the_hub_are_refused(hub, adapter):
     push_model_to_hub(adapter, "user/student")
     config = hub.repository("user/student").files()["adapter_config.json"]
     put(hub, "other/adapter", {"adapter_config.json": config, "adapter_model.bin": b"pickle"})
-    with pytest.raises(OSError, match=r"adapter_model\.bin is a pickle"):
+    with pytest.raises(OSError, match=r"no(t appear to have a)? file named adapter_model\.safetensors"):
         AutoModelForMaskedLM.from_pretrained("other/adapter")
     put(hub, "other/model", {"config.json": (TEACHER / "config.json").read_bytes(), "pytorch_model.bin": b"pickle"})
-    with pytest.raises(OSError, match="has no weights in safetensors"):
+    with pytest.raises(OSError, match="Can't load the model for 'other/model'"):
         AutoModelForMaskedLM.from_pretrained("other/model")
     assert not any(request.startswith("GET") and request.endswith(".bin") for request in hub.requests)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, BertLMHeadModel
 
 from hf_dparallel import DiffusionGenerationConfig, enable_diffusion_generation, push_model_to_hub
+from hf_dparallel.demo import STUDENT
 from hf_dparallel.generation.configuration import recipe_of
 from hf_dparallel.hub.push import files_to_push
 
@@ -266,3 +267,13 @@ def test_the_lines_of_the_card_run_as_they_stand(hub, adapter, tmp_path, capsys)
     recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=2, mask_token_id=1)
     push_model_to_hub(tmp_path / "bert", "user/bert", generation_config=recipe)
     assert run_card(card_of(hub, "user/bert"))["out"].nfe.tolist() == [2]
+
+
+def test_what_lies_beside_an_adapter_is_not_pushed(tmp_path):
+    """Neither weights of its base model nor programs."""
+    folder = shutil.copytree(STUDENT, tmp_path / "student")
+    (folder / "notes.py").write_text("secret = 1\n")
+    (folder / "model.safetensors").write_bytes(b"")
+    names = files_to_push(folder, "user/student", base_model="user/teacher").keys()
+    assert "adapter_model.safetensors" in names
+    assert not names & {"config.json", "model.safetensors", "model.safetensors.index.json", "notes.py"}

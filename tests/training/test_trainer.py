@@ -749,7 +749,7 @@ def test_a_model_is_made_for_each_training(tmp_path):
     losses.append(trainer.train().training_loss)
     assert losses[0] == losses[1] != losses[2] and len(seen) == 4
     assert isinstance(trainer.model, PeftModel)
-    assert {"dparallel", "diffusion-lm", "masked-diffusion"} <= set(trainer.model.model_tags)
+    assert {"dparallel", "diffusion-lm"} <= set(trainer.model.model_tags)
     trainer._hp_search_setup(SimpleNamespace(params={"block_length": 8}))
     with pytest.raises(ValueError, match="`block_length=8` cannot be searched"):
         trainer.train()

@@ -22,14 +22,15 @@ CALIBRATION_NAME = "calibration.json"
 _CUSTOM_GENERATE = Path(__file__).parent / "custom_generate" / "generate.py"
 # All else in a folder stays there: optimizer states, training_args.bin, checkpoints, logs.
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
+_ADAPTER = (ADAPTER_CONFIG_NAME, "adapter_model.safetensors")
 _PUBLIC = (
-    *_WEIGHTS,
-    *("config.json", ADAPTER_CONFIG_NAME, GENERATION_CONFIG_NAME, CALIBRATION_NAME, SUMMARY_NAME),
+    *(GENERATION_CONFIG_NAME, CALIBRATION_NAME, SUMMARY_NAME),
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "additional_chat_templates/*"),
     *(CARD_NAME, "LICENSE*", "NOTICE*", "*.png", "*.svg"),
-    *("*.py", "launch.sh", "dllm.yaml"),  # of a student that was exported for an engine
 )
+# Of a student that was exported for an engine, with the code of the base model.
+_EXPORTED = ("launch.sh", "dllm.yaml", "*.py")
 
 Content = Path | bytes
 
@@ -102,12 +103,15 @@ def files_to_push(
         about:
             `report`, `dataset_name`, `license` and `tags`, as in [`make_card`].
     """
-    if not any(Path(folder).glob("*.safetensors")):
+    folder = Path(folder)
+    if not any(folder.glob("*.safetensors")):
         raise FileNotFoundError(
             f"`{folder}` holds no weights in safetensors. Give the folder of `trainer.save_model()` or "
             "`save_pretrained`."
         )
-    found = {path for pattern in _PUBLIC for path in Path(folder).glob(pattern) if path.is_file()}
+    patterns = _ADAPTER if (folder / ADAPTER_CONFIG_NAME).is_file() else ("config.json", *_WEIGHTS)
+    patterns += _PUBLIC + (_EXPORTED if (folder / "launch.sh").is_file() else ())
+    found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Content] = {path.relative_to(folder).as_posix(): path for path in sorted(found)}
     return files | made_files(folder, repo_id, base_model=base_model, generation_config=generation_config, **about)
 
