@@ -102,7 +102,6 @@ setup(
             "demo/student/teacher/*",
             "inspection/*.html",
             "models/*/published.toml",
-            "serving/*.html",
             "hub/custom_generate/*.py",
             "hub/templates/*",
         ],

@@ -274,7 +274,9 @@ class DiffusionGenerationMixin(GenerationMixin):
 
 
 # Assigned here so that type checkers see the method.
-DiffusionGenerationMixin.generate_many = CheckedForPeft(DiffusionGenerationMixin.generate_many)  # type: ignore
+DiffusionGenerationMixin.generate_many = CheckedForPeft(  # type: ignore[method-assign, assignment]
+    DiffusionGenerationMixin.generate_many
+)
 
 
 def _check_arguments(inputs: Any, input_ids: Any, synced_gpus: bool | None, token_type_ids: Any) -> None:

@@ -109,8 +109,9 @@ def files_to_push(
             f"`{folder}` holds no weights in safetensors. Give the folder of `trainer.save_model()` or "
             "`save_pretrained`."
         )
-    patterns = _ADAPTER if (folder / ADAPTER_CONFIG_NAME).is_file() else ("config.json", *_WEIGHTS)
-    patterns += _PUBLIC + (_EXPORTED if (folder / "launch.sh").is_file() else ())
+    weights = _ADAPTER if (folder / ADAPTER_CONFIG_NAME).is_file() else ("config.json", *_WEIGHTS)
+    exported = _EXPORTED if (folder / "launch.sh").is_file() else ()
+    patterns = (*weights, *_PUBLIC, *exported)
     found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Content] = {path.relative_to(folder).as_posix(): path for path in sorted(found)}
     return files | made_files(folder, repo_id, base_model=base_model, generation_config=generation_config, **about)
