@@ -16,7 +16,7 @@ from typing import Any
 
 from hf_dparallel.demo.pipeline import fewest_passes
 from hf_dparallel.environment import describe_environment
-from hf_dparallel.evaluation.intervals import bootstrap_interval, wilson_interval
+from hf_dparallel.evaluation.intervals import wilson_interval
 from hf_dparallel.reports import markdown_table, read_report, write_json
 from hf_dparallel_cli import main as hf_dparallel
 
@@ -92,7 +92,6 @@ def figures(answers: dict[str, list[float]], part: slice) -> dict[str, Any]:
         "accuracy": accuracy,
         "accuracy_interval": list(wilson_interval(accuracy, len(correct))),
         "nfe": sum(nfe) / len(nfe),
-        "nfe_interval": list(bootstrap_interval(nfe)),
         "num_prompts": len(nfe),
     }
 

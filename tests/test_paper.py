@@ -18,8 +18,7 @@ from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.intervals import wilson_interval
 from hf_dparallel.evaluation.lm_eval import DiffusionHarnessLM
-from hf_dparallel.evaluation.lm_eval.costs import COST_NAMES
-from hf_dparallel.evaluation.lm_eval.run import TaskRunner
+from hf_dparallel.evaluation.lm_eval.run import COST_NAMES, TaskRunner
 from hf_dparallel.generation import mixin
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder

@@ -9,13 +9,12 @@ from typing import Any
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.environment import describe_environment, describe_hardware
 from hf_dparallel.evaluation.intervals import wilson_interval
-from hf_dparallel.evaluation.lm_eval.costs import COST_NAMES, tasks_of
 from hf_dparallel.evaluation.lm_eval.model import DiffusionHarnessLM
-from hf_dparallel.evaluation.lm_eval.request_settings import without_recipe
-from hf_dparallel.evaluation.lm_eval.run import TaskRunner, scores_of
+from hf_dparallel.evaluation.lm_eval.run import COST_NAMES, TaskRunner, scores_of, tasks_of
 from hf_dparallel.evaluation.rows import write_evaluation
 from hf_dparallel.hashes import stable_hash
 from hf_dparallel.reports import results_table, write_report
+from hf_dparallel_rules.settings import SETTINGS
 
 from .presets import METHODS, PRESETS, PaperTask, method_settings
 
@@ -77,6 +76,12 @@ class Comparison:
                 names = {"benchmark": benchmark.title, "method": method, "title": METHODS[method].title}
                 rows.append({**names, **row, "speedup": baseline["row_latency_s"] / row["row_latency_s"]})
         return rows
+
+
+def without_recipe(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Adds defaults to settings with a commit rule, so that a recipe counts only for its special tokens."""
+    defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
+    return DiffusionGenerationConfig(**defaults).updated(**settings).settings()
 
 
 def comparison_tables(rows: Sequence[dict[str, Any]]) -> str:

@@ -83,7 +83,8 @@ def evaluate_dataset(
     from hf_dparallel.data.rewards import REFERENCE_COLUMNS, get_reward
     from hf_dparallel.environment import describe_hardware
     from hf_dparallel.evaluation.decoding import evaluate_answers
-    from hf_dparallel.evaluation.rows import make_rows, metrics_with_intervals, write_evaluation
+    from hf_dparallel.evaluation.intervals import wilson_interval
+    from hf_dparallel.evaluation.rows import make_rows, write_evaluation
     from hf_dparallel.generation.answerer import Answerer
     from hf_dparallel.hashes import dataset_hash
     from hf_dparallel.reports import results_table
@@ -100,15 +101,13 @@ def evaluate_dataset(
         method: Answerer(model, tokenizer, resolve_settings(model, recipe, tokenizer), batch_size, seed)
         for method, recipe in recipes.items()
     }
-    measured = {
-        method: {
-            **metrics_with_intervals(evaluate_answers(answerer, dataset, reward_function, method)),
-            # A setting that is swept makes a curve of its values.
-            "curve": method.split()[0] if sweep else method,
-            "recipe": recipes[method].settings(),
-        }
-        for method, answerer in answerers.items()
-    }
+    measured = {}
+    for method, answerer in answerers.items():
+        figures = evaluate_answers(answerer, dataset, reward_function, method).metrics()
+        interval = list(wilson_interval(figures["accuracy"], len(dataset)))
+        # A setting that is swept makes a curve of its values.
+        about = {"curve": method.split()[0] if sweep else method, "recipe": recipes[method].settings()}
+        measured[method] = {**figures, "accuracy_interval": interval, **about}
     report: dict[str, Any] = {
         "name": source["adapter"] or source["model"],
         "dataset": data["dataset"],

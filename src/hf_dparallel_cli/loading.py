@@ -31,7 +31,7 @@ from hf_dparallel.data.rewards import REFERENCE_COLUMNS
 from hf_dparallel.data.sources import has_one_split, load_rows
 from hf_dparallel.demo import path_of, word_problem_dataset
 from hf_dparallel.environment import require
-from hf_dparallel.evaluation.sweep import parse_sweep
+from hf_dparallel.evaluation.calibration import parse_sweep
 from hf_dparallel.generation.configuration import DiffusionGenerationConfig, resolve, special_token_id
 from hf_dparallel.generation.mixin import DiffusionGenerationMixin
 from hf_dparallel.models.foreign import enable_diffusion_generation

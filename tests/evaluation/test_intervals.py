@@ -6,11 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from hf_dparallel.evaluation.intervals import (
-    accuracy_drop_p_value,
-    bootstrap_interval,
-    wilson_interval,
-)
+from hf_dparallel.evaluation.intervals import accuracy_drop_p_value, wilson_interval
 
 
 def outcomes(lost: int, gained: int, num: int) -> tuple[list[bool], list[bool]]:
@@ -22,29 +18,6 @@ def outcomes(lost: int, gained: int, num: int) -> tuple[list[bool], list[bool]]:
 def p_value(lost: int, gained: int, num: int, max_drop: float) -> float:
     """Once for all samples with these counts."""
     return accuracy_drop_p_value(*outcomes(lost, gained, num), max_drop)
-
-
-def test_bootstrap_covers_the_mean_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    samples = rng.binomial(1, 0.8, size=(400, 100))
-    intervals = [bootstrap_interval(sample, num_resamples=400) for sample in samples]
-    assert 0.90 < np.mean([low <= 0.8 <= high for low, high in intervals]) < 0.98
-
-
-def test_bootstrap_depends_on_values_and_seed_only():
-    values = np.random.default_rng(0).normal(size=50)
-    low, high = bootstrap_interval(values)
-    assert low < np.mean(values) < high
-    assert bootstrap_interval(values) == (low, high) != bootstrap_interval(values, seed=1)
-    assert bootstrap_interval([2.0] * 5) == (2.0, 2.0)
-
-
-@pytest.mark.parametrize("level", [0.95, 0.8])
-def test_bootstrap_leaves_out_as_much_at_either_end(level):
-    values = np.random.default_rng(0).normal(size=50)
-    means = [values[draw].mean() for draw in np.random.default_rng(3).integers(50, size=(500, 50))]
-    ends = np.quantile(means, {0.95: [0.025, 0.975], 0.8: [0.1, 0.9]}[level])
-    assert bootstrap_interval(values, level, num_resamples=500, seed=3) == pytest.approx(tuple(ends))
 
 
 @pytest.mark.parametrize(

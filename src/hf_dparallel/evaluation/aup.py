@@ -6,6 +6,7 @@ Defined in https://huggingface.co/papers/2601.07568 and https://hao-ai-lab.githu
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 
 def accuracy_under_parallelism(
@@ -23,8 +24,6 @@ def accuracy_under_parallelism(
 
         AUP = ρ₁ y₁ + ½ Σ (ρᵢ − ρᵢ₋₁) (yᵢ W(yᵢ) + yᵢ₋₁ W(yᵢ₋₁)), where W(y) = min(exp(−α (1 − y / y_max)), 1).
 
-    Points more than `max_drop` below the accuracy of the slowest one are left out, and their neighbours are joined.
-
     Args:
         tokens_per_forward (`Sequence[float]`):
             The `answer_tokens_per_forward` of each setting of the method, see [`mean_cost`].
@@ -32,14 +31,11 @@ def accuracy_under_parallelism(
             The accuracy with each setting, in percent.
         max_accuracy (`float`, *optional*):
             y_max, the best accuracy of all the methods that are compared on the task, in percent. By default the
-            best of this method: then values of different methods cannot be compared.
+            best of this method.
         alpha (`float`, *optional*, defaults to 3.0):
             α: how strongly a loss of accuracy is punished.
         max_drop (`float`, *optional*, defaults to 5.0):
-            Percentage points that count as too great a loss.
-
-    Returns:
-        `float`: the AUP. At one token per forward pass and no faster setting it is the accuracy.
+            Points this many percentage points below the slowest one are left out.
 
     Raises:
         ValueError: if the points do not make a curve or the accuracies are no percentages.
@@ -53,10 +49,8 @@ def accuracy_under_parallelism(
     358.1422
     ```
     """
-    if (
-        not 0 < len(accuracy) == len(tokens_per_forward) == len(set(tokens_per_forward))
-        or min(tokens_per_forward) <= 0
-    ):
+    is_curve = 0 < len(accuracy) == len(tokens_per_forward) == len(set(tokens_per_forward))
+    if not is_curve or min(tokens_per_forward) <= 0:
         raise ValueError(
             "`tokens_per_forward` must have a number above 0 for each of the accuracies, and each another one, got "
             f"{list(tokens_per_forward)} for {len(accuracy)} accuracies."
@@ -68,8 +62,6 @@ def accuracy_under_parallelism(
             "Multiply fractions by 100."
         )
     points = sorted(zip(tokens_per_forward, accuracy, strict=True))
-    slowest = points[0]
-    kept = [(rho, y) for rho, y in points if y >= slowest[1] - max_drop]
-    weighted = [(rho, y * min(math.exp(-alpha * (1 - y / best)), 1.0)) for rho, y in kept]
-    area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in zip(weighted, weighted[1:], strict=False))
-    return slowest[0] * slowest[1] + area
+    (first, start), *_ = points
+    weighted = [(rho, y * min(math.exp(-alpha * (1 - y / best)), 1.0)) for rho, y in points if y >= start - max_drop]
+    return first * start + sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(weighted))

@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from hf_dparallel_rules.settings import SETTINGS, suggest
+
 from .decoding import Evaluation
 from .intervals import accuracy_drop_p_value
 
 
 # Decodes prompts of one of the two splits, "calibration" and "confirmation", with some settings.
 Evaluate = Callable[[str, Mapping[str, Any]], Evaluation]
+_MAX_VALUES = 1000
 
 
 @dataclass
@@ -31,13 +34,6 @@ class Trial:
     # By split, accuracy of the reference minus accuracy with these settings, and [`accuracy_drop_p_value`].
     accuracy_drop: dict[str, float] = field(default_factory=dict)
     p_value: dict[str, float] = field(default_factory=dict)
-
-    def compare(
-        self, split: str, expected: Sequence[bool], is_correct: Sequence[bool], max_accuracy_drop: float
-    ) -> None:
-        """Notes the drop on a split."""
-        self.accuracy_drop[split] = fmean(expected) - fmean(is_correct)
-        self.p_value[split] = accuracy_drop_p_value(expected, is_correct, max_accuracy_drop)
 
 
 def calibrate(
@@ -52,19 +48,27 @@ def calibrate(
     The drop counts on all prompts of this kind (0.01 is one point); `confidence` is the probability that the promise
     is kept, over samples of prompts. Returns the best settings, `None` if none could be confirmed, and all trials.
     """
+
+    def compare(trial: Trial, split: str, expected: list[bool], is_correct: list[bool]) -> None:
+        trial.accuracy_drop[split] = fmean(expected) - fmean(is_correct)
+        trial.p_value[split] = accuracy_drop_p_value(expected, is_correct, max_accuracy_drop)
+
     expected = evaluate("calibration", reference).is_correct
     trials = []
     for settings in candidates:
         answers = evaluate("calibration", settings)
-        trial = Trial(dict(settings), answers.metrics()["nfe"])
-        trial.compare("calibration", expected, answers.is_correct, max_accuracy_drop)
-        trials.append(trial)
+        trials.append(Trial(dict(settings), answers.metrics()["nfe"]))
+        compare(trials[-1], "calibration", expected, answers.is_correct)
+    # The surest first, each faster than the last.
+    promising: list[Trial] = []
+    for trial in sorted(trials, key=lambda trial: (trial.p_value["calibration"], trial.nfe)):
+        is_faster = not promising or trial.nfe < promising[-1].nfe
+        if is_faster and trial.accuracy_drop["calibration"] <= max_accuracy_drop:
+            promising.append(trial)
     best = None
-    promising = _promising(trials, max_accuracy_drop)
     expected = evaluate("confirmation", reference).is_correct if promising else []
     for trial in promising:
-        answers = evaluate("confirmation", trial.settings)
-        trial.compare("confirmation", expected, answers.is_correct, max_accuracy_drop)
+        compare(trial, "confirmation", expected, evaluate("confirmation", trial.settings).is_correct)
         if trial.p_value["confirmation"] > 1 - confidence:
             break
         best = trial
@@ -83,10 +87,24 @@ def check_num_prompts(num_prompts: int, max_accuracy_drop: float, confidence: fl
         )
 
 
-def _promising(trials: Sequence[Trial], max_accuracy_drop: float) -> list[Trial]:
-    """Returns trials with a tolerable drop on the calibration split, the surest first, each faster than the last."""
-    front: list[Trial] = []
-    for trial in sorted(trials, key=lambda trial: (trial.p_value["calibration"], trial.nfe)):
-        if trial.accuracy_drop["calibration"] <= max_accuracy_drop and (not front or trial.nfe < front[-1].nfe):
-            front.append(trial)
-    return front
+def parse_sweep(text: str) -> tuple[str, list[Any]]:
+    """Reads the name and the values of `NAME=START:STOP:STEP`, both ends included, or `NAME=VALUE,VALUE,...`."""
+    name, _, values = text.partition("=")
+    types = {one.name: one.type for one in SETTINGS.values() if one.type in (int, float) and one.has_flag}
+    if name not in types:
+        rule = f"`sweep={text}` must start with one of {', '.join(types)}, and an equals sign."
+        raise ValueError(f"{rule} {suggest(name, types)}".rstrip())
+    try:
+        if ":" not in values:
+            return name, [types[name](value) for value in values.split(",")]
+        start, stop, step = map(types[name], values.split(":"))
+        num_steps = math.floor((stop - start) / step + 1e-9)
+        if not 0 <= num_steps < _MAX_VALUES:
+            raise ValueError("no range")
+    except (ValueError, ArithmeticError) as error:
+        numbers = "whole numbers" if types[name] is int else "numbers"
+        raise ValueError(
+            f"`sweep={text}` must be of the form {name}=START:STOP:STEP or {name}=VALUE,VALUE,... with {numbers}, "
+            f"steps from START to STOP, and at most {_MAX_VALUES} values."
+        ) from error
+    return name, [round(start + index * step, 10) for index in range(num_steps + 1)]

@@ -23,43 +23,26 @@ _AVERAGED = ("accuracy", "nfe", "tokens_per_forward")
 
 class DecodingCallback(TrainerCallback):
     """
-    Decodes some prompts at every evaluation, with the adapter as it is then, and logs to the trainer's trackers:
+    Decodes prompts at every evaluation, with the adapter as it is then, and logs to the trainer's trackers:
 
-    - `eval_decoding_accuracy`: fraction of right answers.
-    - `eval_decoding_nfe`: mean number of forward passes of an answer.
-    - `eval_decoding_tokens_per_forward`: mean over answers of tokens, without padding, over passes.
-    - `eval_decoding_score`: the tokens per forward where the accuracy is at least `min_accuracy`, and else by how much
-      it falls short, a negative number. With `load_best_model_at_end=True` and
-      `metric_for_best_model="decoding_score"` the trainer keeps the fastest checkpoint that is accurate enough.
+    - `eval_decoding_accuracy`, `eval_decoding_nfe`, `eval_decoding_tokens_per_forward`: see [`evaluate_decoding`].
+    - `eval_decoding_score`: the tokens per forward where the accuracy is at least `min_accuracy`, else by how much it
+      falls short, a negative number. With `load_best_model_at_end=True` and `metric_for_best_model="decoding_score"`
+      the trainer keeps the fastest checkpoint that is accurate enough.
 
-    Chats are rendered with the trainer's `chat_template_kwargs`. Under several processes each decodes its share of the
-    prompts.
+    Under several processes each decodes its share of the prompts.
 
     Args:
         trainer ([`CertaintyForcingTrainer`]):
-            The trainer that the callback is added to. It needs an `eval_dataset`, a `processing_class`, and an
-            `eval_strategy`: that says how often.
-        dataset (`datasets.Dataset`):
-            Prompts as for [`generate_trajectories`], and the columns that the reward functions read. A few dozen do.
-        reward_funcs (`Callable` or `list[Callable]`):
-            An answer is right if every function gives it 1 or more. See [`filter_trajectories`].
-        generation_config ([`DiffusionGenerationConfig`], *optional*):
-            The decoding recipe. By default the model's own.
-        batch_size (`int`, *optional*, defaults to 16):
-            Prompts decoded together.
+            The trainer that the callback is added to, with `eval_strategy`, `eval_dataset` and `processing_class`.
+        dataset, reward_funcs, generation_config, batch_size:
+            As in [`evaluate_decoding`]. A few dozen prompts do.
         min_accuracy (`float`, *optional*, defaults to 0.0):
             The accuracy below which no checkpoint is the best one.
 
     Raises:
         ValueError: at once, if nothing would ever be decoded, a prompt cannot be tokenized, a column of the rewards is
             missing, there are fewer prompts than processes, or the model is split over processes.
-
-    Example:
-
-    ```python
-    >>> trainer = CertaintyForcingTrainer(model, args, train_dataset, eval_dataset, tokenizer)  # doctest: +SKIP
-    >>> trainer.add_callback(DecodingCallback(trainer, problems, numeric_answer_reward))  # doctest: +SKIP
-    ```
     """
 
     def __init__(
@@ -77,10 +60,8 @@ class DecodingCallback(TrainerCallback):
         self.answerer = Answerer(trainer.model, trainer.processing_class, generation_config, batch_size)
         mask_token_id = self.answerer.config.mask_token_id
         tokenize_prompts(dataset, trainer.processing_class, mask_token_id, trainer.args.chat_template_kwargs)
-        self.trainer = trainer
-        self.dataset = dataset
-        self.reward_funcs = reward_funcs
-        self.min_accuracy = min_accuracy
+        self.trainer, self.min_accuracy = trainer, min_accuracy
+        self.dataset, self.reward_funcs = dataset, reward_funcs
 
     def on_train_begin(self, args, state, control, **kwargs):
         # To the front: early stopping, which the trainer was made with, reads the metrics that are added here.
@@ -92,25 +73,21 @@ class DecodingCallback(TrainerCallback):
         names = self.trainer.eval_dataset
         if isinstance(names, dict) and not any(name.startswith(f"eval_{next(iter(names))}_") for name in metrics):
             return
-        decoding_metrics = self._decode()
-        # Before the Trainer looks for the best checkpoint in `metrics`.
-        metrics.update(decoding_metrics)
-        self.trainer.log(decoding_metrics)
-
-    def _decode(self) -> dict[str, float]:
         trainer = self.trainer
-        share = self.dataset.shard(trainer.args.world_size, trainer.args.process_index)
+        share = self.dataset.shard(args.world_size, args.process_index)
         # Each training may have made a new model. The copy resolves its recipe anew, now that the model is in
         # evaluation mode, where it may have a cache.
         answerer = replace(self.answerer, model=trainer.model)
-        template = trainer.args.chat_template_kwargs
-        metrics = evaluate_answers(answerer, share, self.reward_funcs, "Decoding", template).metrics()
-        sums = torch.tensor([len(share) * metrics[name] for name in _AVERAGED], device=trainer.args.device)
-        means = (trainer.accelerator.reduce(sums) / len(self.dataset)).tolist()
-        averages = dict(zip(_AVERAGED, means, strict=True))
-        shortfall = averages["accuracy"] - self.min_accuracy
-        averages["score"] = averages["tokens_per_forward"] if shortfall >= 0 else shortfall
-        return {f"eval_decoding_{name}": value for name, value in averages.items()}
+        means = evaluate_answers(answerer, share, self.reward_funcs, "Decoding", args.chat_template_kwargs).metrics()
+        sums = torch.tensor([len(share) * means[name] for name in _AVERAGED], device=args.device)
+        averages = (trainer.accelerator.reduce(sums) / len(self.dataset)).tolist()
+        accuracy, _, tokens_per_forward = averages
+        score = tokens_per_forward if accuracy >= self.min_accuracy else accuracy - self.min_accuracy
+        figures = dict(zip((*_AVERAGED, "score"), (*averages, score), strict=True))
+        logged = {f"eval_decoding_{name}": value for name, value in figures.items()}
+        # Before the Trainer looks for the best checkpoint in `metrics`.
+        metrics.update(logged)
+        trainer.log(logged)
 
 
 def _check_trainer(trainer: "Trainer", num_prompts: int) -> None:

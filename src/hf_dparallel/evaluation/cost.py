@@ -15,30 +15,22 @@ class DecodingCost:
         nfe (`int`): forward passes that the answer took part in.
         num_tokens (`int`): its tokens, up to and including the first end-of-sequence token.
         num_answer_tokens (`int`): its tokens before that one.
-        seconds (`float`, *optional*): from its entry into the batch to its end; other answers of the batch are decoded
-            in that time, too.
-        num_revisions (`int`): how often one of its decided tokens was changed or taken back.
+        seconds (`float`, *optional*): from its entry into the batch to its end.
     """
 
     nfe: int
     num_tokens: int
     num_answer_tokens: int
     seconds: float | None = None
-    num_revisions: int = 0
 
     @classmethod
     def of_tokens(
-        cls,
-        tokens: Sequence[int],
-        nfe: int,
-        eos_token_id: int | Collection[int],
-        seconds: float | None = None,
-        num_revisions: int = 0,
+        cls, tokens: Sequence[int], nfe: int, eos_token_id: int | Collection[int], seconds: float | None = None
     ) -> "DecodingCost":
         """Counts the new tokens of an answer, with or without what follows its end-of-sequence token."""
         ends = {eos_token_id} if isinstance(eos_token_id, int) else set(eos_token_id)
         num_answer_tokens = next((index for index, token in enumerate(tokens) if token in ends), len(tokens))
-        return cls(nfe, min(num_answer_tokens + 1, len(tokens)), num_answer_tokens, seconds, num_revisions)
+        return cls(nfe, min(num_answer_tokens + 1, len(tokens)), num_answer_tokens, seconds)
 
     @property
     def tokens_per_forward(self) -> float:
@@ -60,7 +52,6 @@ def mean_cost(costs: Sequence[DecodingCost], seconds: float | None = None) -> di
         - `nfe`, `num_tokens`, `num_answer_tokens`: means over the answers, see [`DecodingCost`].
         - `tokens_per_forward`: mean over the answers of `num_tokens` over `nfe`.
         - `answer_tokens_per_forward`: the sum of all `num_answer_tokens` over the sum of all `nfe`.
-        - `num_revisions`: mean over the answers, if a token was revised.
         - `latency_s`: `seconds` over the number of answers.
         - `tokens_per_second`: the sum of all `num_answer_tokens` over `seconds`.
         - `row_latency_s`: mean of the answers' own seconds, if each has them.
@@ -78,8 +69,6 @@ def mean_cost(costs: Sequence[DecodingCost], seconds: float | None = None) -> di
         "tokens_per_forward": fmean(cost.tokens_per_forward for cost in costs),
         "answer_tokens_per_forward": _ratio(answer_tokens, nfe),
     }
-    if any(cost.num_revisions for cost in costs):
-        means["num_revisions"] = fmean(cost.num_revisions for cost in costs)
     if seconds is not None:
         means |= {"latency_s": seconds / len(costs), "tokens_per_second": _ratio(answer_tokens, seconds)}
     row_seconds = [cost.seconds for cost in costs if cost.seconds is not None]

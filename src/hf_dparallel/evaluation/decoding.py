@@ -69,11 +69,8 @@ def evaluate_decoding(
             Further arguments of the chat template, as in the training of the student. Those of a row win.
 
     Returns:
-        `dict[str, float]`:
-
-        - `accuracy`: fraction of right answers.
-        - what the answers cost: `nfe`, `tokens_per_forward`, `latency_s` and all else that [`mean_cost`] returns.
-        - `num_prompts`: the number of prompts.
+        `dict[str, float]`: `accuracy`, the fraction of right answers; `nfe`, `tokens_per_forward`, `latency_s` and all
+        else that [`mean_cost`] returns; `num_prompts`.
 
     Raises:
         ValueError: if a prompt cannot be decoded, or the columns are not those that the reward functions need.
@@ -101,11 +98,11 @@ def evaluate_answers(
     start = time.perf_counter()
     answers = dict(tqdm(answerer.rows(prompts), description, len(prompts)))
     seconds = time.perf_counter() - start
-    in_order = [answers[row] for row in range(len(prompts))]
-    completion_ids = [answer.tokens[: answer.num_tokens].tolist() for answer in in_order]
+    completion_ids, costs = [], []
+    for row in range(len(prompts)):
+        answer = answers[row]
+        ids = answer.tokens[: answer.num_tokens].tolist()
+        completion_ids.append(ids)
+        costs.append(DecodingCost.of_tokens(ids, answer.nfe, config.eos_token_ids))
     is_correct = answers_correct(dataset, completion_ids, answerer.tokenizer, reward_funcs)
-    costs = [
-        DecodingCost.of_tokens(ids, answer.nfe, config.eos_token_ids, num_revisions=answer.num_revisions)
-        for ids, answer in zip(completion_ids, in_order, strict=True)
-    ]
     return Evaluation(is_correct, costs, seconds)

@@ -19,9 +19,6 @@ class DecodingEfficiency(evaluate.Metric):
     optionally `latency_s` (`list[float]`), the seconds of each answer, decoded one after the other. It returns what
     [`mean_cost`] returns.
 
-    `answer_tokens_per_forward` is the number that the AUP leaderboard (https://github.com/hao-ai-lab/d3LLM) compares,
-    which cuts answers at the stop strings of the task first.
-
     Raises:
         ValueError: if there are no answers, or an answer has no positive number of passes or seconds.
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from ..reports import markdown_table, results_table, write_report
 from .aup import accuracy_under_parallelism
-from .decoding import Evaluation
-from .intervals import bootstrap_interval, wilson_interval
 
 
 def make_rows(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -28,28 +26,16 @@ def make_rows(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
     ]
 
 
-def metrics_with_intervals(answers: Evaluation) -> dict[str, Any]:
-    """Returns the means of [`evaluate_decoding`] with 95 % intervals."""
-    metrics = answers.metrics()
-    return {
-        **metrics,
-        "accuracy_interval": list(wilson_interval(metrics["accuracy"], len(answers.costs))),
-        "nfe_interval": list(bootstrap_interval([cost.nfe for cost in answers.costs])),
-        "tokens_per_forward_interval": list(bootstrap_interval([cost.tokens_per_forward for cost in answers.costs])),
-    }
-
-
 def aup_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Returns the accuracy under parallelism of each curve (see [`accuracy_under_parallelism`]).
 
-    Losses are counted from the best accuracy of all rows. Empty if that is 1 % or less. Settings under which all
-    answers are empty do not count.
+    Losses are counted from the best accuracy of all rows. Empty if that is 1 % or less.
     """
     best = max(row["accuracy"] for row in rows)
     aup = {}
     for curve, points in _curves(rows).items():
-        # Where settings decode alike, the more accurate one overwrites the others.
-        points = sorted(points, key=lambda point: point["accuracy"])
+        # Where settings decode alike, the more accurate one overwrites the others. Empty answers do not count.
+        points.sort(key=lambda point: point["accuracy"])
         accuracy = {point["answer_tokens_per_forward"]: 100 * point["accuracy"] for point in points}
         accuracy.pop(0.0, None)
         if accuracy and best > 0.01:
@@ -58,26 +44,19 @@ def aup_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def write_evaluation(report: Mapping[str, Any], output_dir: str | os.PathLike) -> None:
-    """Writes a report whose rows each have a `curve` to a folder, which is created.
-
-    Curves with several points are also drawn, in `curves.png`.
-    """
+    """Writes a report whose rows each have a `curve`. Those with several points are drawn in `curves.png`."""
     paragraphs = [results_table(report["rows"])]
     curves = _curves(report["rows"])
-    has_curve = any(len(points) > 1 for points in curves.values())
-    if has_curve:
-        aup = [(curve, f"{value:.1f}") for curve, value in aup_of(report["rows"]).items()]
-        picture = "![Accuracy against tokens per forward pass](curves.png)"
-        paragraphs += [markdown_table(["Curve", "AUP"], aup), picture]
-    write_report(report, output_dir, paragraphs)
-    if has_curve:
+    if any(len(points) > 1 for points in curves.values()):
         from ..inspection.plots import plot_tradeoff
 
-        labelled = {
-            curve: [{**point, "label": point["method"].removeprefix(curve).strip()} for point in points]
-            for curve, points in curves.items()
-        }
-        plot_tradeoff(labelled).savefig(Path(output_dir) / "curves.png")
+        aup = [(curve, f"{value:.1f}") for curve, value in aup_of(report["rows"]).items()]
+        paragraphs += [markdown_table(["Curve", "AUP"], aup), "![Accuracy against tokens per pass](curves.png)"]
+        for curve, points in curves.items():
+            curves[curve] = [{**point, "label": point["method"].removeprefix(curve).strip()} for point in points]
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
+        plot_tradeoff(curves).savefig(Path(output_dir) / "curves.png")
+    write_report(report, output_dir, paragraphs)
 
 
 def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

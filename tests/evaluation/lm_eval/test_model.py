@@ -233,21 +233,24 @@ def test_the_harness_knows_the_model(tmp_path):
     assert lm.tokenizer_name == str(tmp_path).replace("/", "__")
 
 
-def test_a_device_that_is_not_there_is_another_one(tmp_path, monkeypatch):
-    make_llada().save_pretrained(tmp_path)
-    make_tokenizer().save_pretrained(tmp_path)
-    # What `lm_eval` passes where `--device` is not given.
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    warnings = []
-    monkeypatch.setattr(harness_model.logger, "warning_once", warnings.append)
-    assert DiffusionHarnessLM(str(tmp_path), device="cuda:0").device == torch.device("cpu")
-    assert "`device=cuda:0` is not on this machine" in warnings[0]
-
-
-def test_each_process_has_a_device_of_its_own():
-    state = SimpleNamespace(device=torch.device("cuda:1"), num_processes=2)
-    assert harness_model._choose_device("cuda:0", state) == torch.device("cuda:1")
-    assert harness_model._choose_device("cpu", state) == torch.device("cpu")
+@pytest.mark.parametrize(
+    ("has_gpu", "num_processes", "asked", "used"),
+    [
+        (False, 1, "cuda:0", "cpu"),  # `lm_eval` asks for it where `--device` is not given
+        (True, 2, "cuda:0", "cuda:1"),
+        (True, 2, "cpu", "cpu"),
+    ],
+)
+def test_each_process_has_a_device_that_is_there(monkeypatch, has_gpu, num_processes, asked, used):
+    state = SimpleNamespace(device=torch.device("cuda:1" if has_gpu else "cpu"), process_index=0)
+    state.num_processes = num_processes
+    monkeypatch.setattr(harness_model, "join_processes", lambda: state)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
+    places = []
+    load = {"from_pretrained": lambda name, device_map, **_: places.append(device_map) or make_llada()}
+    monkeypatch.setattr(harness_model, "AutoModelForMaskedLM", SimpleNamespace(**load))
+    DiffusionHarnessLM("name", tokenizer=make_tokenizer(), device=asked)
+    assert places == [torch.device(used)]
 
 
 def test_virtual_tokens_are_refused_rather_than_left_out():

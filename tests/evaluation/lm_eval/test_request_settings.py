@@ -6,9 +6,7 @@ import math
 import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.evaluation.lm_eval.request_settings import read_gen_kwargs, without_recipe
-from hf_dparallel.generation.configuration import resolve
-from hf_dparallel_rules.settings import SETTINGS
+from hf_dparallel.evaluation.lm_eval.request_settings import read_gen_kwargs
 
 from ...helpers import make_llada, make_tokenizer
 
@@ -47,30 +45,6 @@ def test_the_canvas_is_the_longest_answer(gen_kwargs, canvas):
     resolved, _ = read(gen_kwargs)
     # Without a rule one token per pass, on whatever canvas.
     assert (resolved.max_new_tokens, resolved.denoising_steps) == (canvas, canvas)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"entropy_threshold": 0.5}, {"temperature": 0.5, "cache_implementation": "dual"}]
-)
-def test_settings_without_a_recipe_leave_nothing_to_it(settings):
-    values = {"do_sample": True, "temperature": 0.3, "cache_implementation": "prefix", "mask_token_id": 62}
-    # What does not change an answer does not belong to a recipe.
-    names = [name for name, one in SETTINGS.items() if one.changes_answer and one.group != "rule"]
-    given = settings | {"denoising_steps": 8} if "entropy_threshold" not in settings else settings
-    alone = without_recipe(given)
-    assert alone.items() >= given.items()
-    assert {name for name in names if name not in alone} <= {
-        *(*values, "cache_refresh_interval", "suffix_length"),
-        # A schedule replaces them.
-        *("max_active_blocks", "editing_threshold", "revocation_threshold"),
-    }
-    model = make_llada()
-    plain = resolve(model, tokenizer=make_tokenizer(), **alone)
-    recipe = {"top_k": 5, "top_p": 0.5, "repetition_penalty": 1.5, "min_new_tokens": 3, "suppress_tokens": [5]}
-    recipe |= {"bad_words_ids": [[6]], "stop_strings": ["a"], "stop_at_eos": False, "max_active_blocks": 2}
-    recipe |= {"suffix_length": 3}
-    model.generation_config = DiffusionGenerationConfig(confidence_factor=2.0, **recipe, **values)
-    assert resolve(model, tokenizer=make_tokenizer(), **alone).settings() == plain.settings() | {"mask_token_id": 62}
 
 
 def test_stop_strings_of_all_kinds_end_the_answer():

@@ -20,39 +20,27 @@ def estimate_log_likelihood(
     """Estimates the bound of Eq. 14 and Alg. 3: the mean, over answers of which `l` random tokens are masked, of the
     sum of their log-probabilities times `len(answer) / l`.
 
-    The draws depend on `generator` only, not on `batch_size`.
-    All masked answers of one token are the same, so there one sample is enough.
-
-    Raises a `ValueError` if the past of the model is causal and the answer longer than its open block.
+    The draws depend on `generator` only, not on `batch_size`. One sample is enough for an answer of one token.
     """
     if model.attention == "causal_past" and len(answer) > model.block_length:
         raise ValueError(
             f"{type(model).__name__} fills in masks of one block, and the answer has {len(answer)} tokens. Take tasks "
             f"whose answers have at most {model.block_length}, or that generate."
         )
-    counts = masked_counts(len(answer), num_samples if len(answer) > 1 else 1, generator)
-    masked = mask_answers(len(answer), counts, generator)
+    masked = draw_masks(len(answer), num_samples if len(answer) > 1 else 1, generator)
     total = 0.0
-    for start in range(0, len(counts), batch_size):
-        part = slice(start, start + batch_size)
-        log_probabilities = masked_log_probabilities(model, context, answer, masked[part], mask_token_id)
-        rows = masked[part].nonzero()[:, 0]
-        total += (log_probabilities * len(answer) / counts[part][rows]).sum().item()
-    return total / len(counts)
+    for part in masked.split(batch_size):
+        log_probabilities = masked_log_probabilities(model, context, answer, part, mask_token_id)
+        counts = part.sum(dim=1)[part.nonzero()[:, 0]]
+        total += (log_probabilities * len(answer) / counts).sum().item()
+    return total / len(masked)
 
 
-def masked_counts(length: int, num_samples: int, generator: torch.Generator) -> torch.LongTensor:
-    """Returns each sample's number of masked tokens: 1 to `length`, at equal distances from a random start.
-
-    This is the published stratification. Each count alone is uniform, and together they are spread evenly.
-    """
+def draw_masks(length: int, num_samples: int, generator: torch.Generator) -> torch.BoolTensor:
+    """Draws which tokens are masked, `(num_samples, length)`: 1 to `length` of them, evenly from a random start."""
     first = torch.randint(1, length + 1, (), generator=generator)
     steps = torch.arange(num_samples) * length // num_samples
-    return (first + steps - 1) % length + 1
-
-
-def mask_answers(length: int, counts: torch.LongTensor, generator: torch.Generator) -> torch.BoolTensor:
-    """Draws which tokens are masked, `(num_samples, length)`: each sample's count of them, uniformly."""
+    counts = (first + steps - 1) % length + 1
     ranks = torch.stack([torch.randperm(length, generator=generator) for _ in counts])
     return ranks < counts[:, None]
 

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from accelerate import PartialState
-from accelerate.utils import gather
-from lm_eval import utils
+from accelerate.utils import gather, wait_for_everyone
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
@@ -26,21 +24,20 @@ from transformers import (
 from transformers.utils import logging
 
 from ...data.prompts import encode_text
-from ...environment import device_name, join_processes
+from ...environment import join_processes
 from ...generation.answerer import Answerer
 from ...generation.configuration import DiffusionGenerationConfig, resolve
 from ...generation.standard_parts import StopTextCriteria
 from ...hashes import stable_hash
-from ..cost import DecodingCost
-from .costs import Costs, costs_by_task
+from ..cost import DecodingCost, mean_cost
 from .likelihood import estimate_log_likelihood
 from .request_settings import read_gen_kwargs
 
 
 logger = logging.get_logger(__name__)
 
-# Window, in tokens, if the config has no maximum input length.
-_WINDOW = 4096
+# The cost of each answer by task, document and name of the request.
+Costs = dict[tuple[str, int, str], DecodingCost]
 
 
 @register_model("hf-dparallel")
@@ -49,25 +46,23 @@ class DiffusionHarnessLM(TemplateLM):
     A masked diffusion language model in the
     [lm-evaluation-harness](https://github.com/EleutherAI/lm-evaluation-harness).
 
-    Results are the same for every run and batch size (up to the rounding of sums in batches). Log-likelihoods are
-    bounds, and never said to be those of greedy answers.
+    Results are the same for every run and batch size (up to the rounding of sums in batches). Log-likelihoods of
+    answers are bounds, and never said to be those of greedy answers; those of whole texts are not computed.
 
     Args:
         pretrained (`str` or [`~transformers.PreTrainedModel`]):
             Hub ID or folder of a model or an adapter, or a loaded model.
         adapter (`str`, *optional*):
             Adapter to put on the model, unmerged.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*):
-            By default the one of `pretrained`.
+        tokenizer, device, dtype, revision, trust_remote_code (*optional*):
+            As in transformers.
         batch_size (`int`, *optional*, defaults to 1):
             Requests decoded together; a finished one makes room for the next.
-        device, dtype, revision, trust_remote_code (*optional*):
-            For loading, as in transformers.
         max_length (`int`, *optional*):
             Tokens of prompt and answer together. A longer prompt is cut on the left. By default what the model's
             config says.
         mc_num (`int`, *optional*, defaults to 128):
-            Masked samples for a log-likelihood; 128 is what LLaDA was measured with.
+            Masked samples for a log-likelihood.
         seed (`int`, *optional*, defaults to 0):
             Seed of all draws.
         chat_template_args (`dict`, *optional*):
@@ -80,8 +75,7 @@ class DiffusionHarnessLM(TemplateLM):
     """
 
     # As for any model of transformers.
-    tokenizer_name = HFLM.tokenizer_name
-    gather_object = HFLM.gather_object
+    tokenizer_name, gather_object = HFLM.tokenizer_name, HFLM.gather_object
 
     def __init__(
         self,
@@ -102,33 +96,41 @@ class DiffusionHarnessLM(TemplateLM):
     ):
         super().__init__()
         DiffusionGenerationConfig(**settings)  # refuses what is unknown, before anything is loaded
+        for name, number in (("batch_size", batch_size), ("mc_num", mc_num)):
+            if not str(number).isdecimal() or int(number) < 1:
+                raise ValueError(f"`{name}` must be a positive number, got {number!r}. ('auto' is not known here.)")
         self.settings = settings
-        self.batch_size = _positive("batch_size", batch_size)
-        self.mc_num = _positive("mc_num", mc_num)
-        self.seed = seed
+        self.batch_size, self.mc_num, self.seed = int(batch_size), int(mc_num), seed
         self.chat_template_args = chat_template_args or {}
         state = join_processes()
         self._rank, self._world_size = state.process_index, state.num_processes
-        self._device = _choose_device(device, state)
         loading = {"revision": revision, "trust_remote_code": trust_remote_code}
         if isinstance(pretrained, str):
-            places = {"dtype": dtype, "device_map": self._device}
-            self.model = AutoModelForMaskedLM.from_pretrained(pretrained, **places, **loading)
+            # lm-eval's command asks for "cuda:0" by default. Each of several processes has a device of its own.
+            asked = torch.device(device or state.device)
+            is_missing = asked.type == "cuda" and not torch.cuda.is_available()
+            is_shared = asked.type == state.device.type and state.num_processes > 1
+            self._device = state.device if is_missing or is_shared else asked
+            self.model = AutoModelForMaskedLM.from_pretrained(
+                pretrained, dtype=dtype, device_map=self._device, **loading
+            )
         else:
-            self.model, self._device = pretrained, getattr(pretrained, "device", self._device)
-        _check_decodes(self.model)
+            self.model, self._device = pretrained, getattr(pretrained, "device", None)
+        if not hasattr(self.model, "generate_many"):
+            raise ValueError(
+                f"The class {type(self.model).__name__} does not decode by diffusion. Load the model, give it to "
+                "`enable_diffusion_generation` and pass it as `pretrained`."
+            )
         if adapter is not None:
             self.model.load_adapter(adapter)
+        self.model.eval()
         name = pretrained if isinstance(pretrained, str) else pretrained.name_or_path
         self.tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **loading)
-        self.model.eval()
         self.max_length = max_length or getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         # Only its special tokens count: each request has settings of its own.
         self._resolved = resolve(self.model, DiffusionGenerationConfig(**settings), self.tokenizer)
         self.costs: Costs = {}
         self._chats: set[str] = set()
-
-    # Text and tokens.
 
     @property
     def eot_token_id(self) -> int:
@@ -155,43 +157,49 @@ class DiffusionHarnessLM(TemplateLM):
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         special = False if context in self._chats else None
-        start = context.rstrip()
-        context_ids = self.tok_encode(start, special)
+        context_ids = self.tok_encode(context.rstrip(), special)
         return context_ids, self.tok_encode(context + continuation, special)[len(context_ids) :]
-
-    # Requests.
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Decodes the answers to requests. Their costs are in `costs`."""
         names = _names_of(requests)
-        groups: dict[str, list[int]] = {}
-        for number, request in enumerate(requests):
-            groups.setdefault(json.dumps(request.args[1], sort_keys=True), []).append(number)
+        groups: dict[str, dict[str, Instance]] = {}
+        for name, request in zip(names, requests, strict=True):
+            groups.setdefault(json.dumps(request.args[1], sort_keys=True), {})[name] = request
         # All requests are checked before any is decoded.
         asked = []
-        for numbers in groups.values():
-            gen_kwargs = requests[numbers[0]].args[1]
+        for group in groups.values():
+            gen_kwargs = next(iter(group.values())).args[1]
             config, until = read_gen_kwargs(gen_kwargs, self.settings, self.model, self.tokenizer)
-            encoded = (self._encode_prompt(requests[n].args[0], config.max_new_tokens) for n in numbers)
-            prompts = dict(zip([names[n] for n in numbers], encoded, strict=True))
+            prompts = {name: self._encode_prompt(one.args[0], config.max_new_tokens) for name, one in group.items()}
             asked.append((config, until, prompts))
-        answers: dict[str, tuple[str, DecodingCost]] = {}
-        with tqdm(total=len(requests), desc="generate_until", disable=disable_tqdm or self.rank != 0) as progress:
-            for config, until, prompts in asked:
-                for name, text, cost in self._decode(config, until, prompts):
-                    answers[name] = text, cost
-                    progress.update()
+        decoded = (answer for of_group in asked for answer in self._decode(*of_group))
+        disable = disable_tqdm or self.rank != 0
+        answers = {name: rest for name, *rest in tqdm(decoded, "generate_until", len(requests), disable=disable)}
         named = zip(names, requests, strict=True)
         self.costs = {(request.task_name, request.doc_id, name): answers[name][1] for name, request in named}
         return [answers[name][0] for name in names]
+
+    def _encode_prompt(self, context: str, num_new_tokens: int) -> list[int]:
+        ids = self.tok_encode(context)
+        if self.max_length is None or len(ids) + num_new_tokens <= self.max_length:
+            return ids
+        room = self.max_length - num_new_tokens
+        if room < 1:
+            raise ValueError(
+                f"`max_new_tokens={num_new_tokens}` leaves no room for a prompt in the {self.max_length} tokens of "
+                "`max_length`. Set a smaller `max_new_tokens`."
+            )
+        logger.warning_once(f"Prompts longer than {room} tokens are cut on the left, to leave room for the answer.")
+        return ids[-room:]
 
     def _decode(
         self, config: DiffusionGenerationConfig, until: Sequence[str], prompts: Mapping[str, list[int]]
     ) -> Iterator[tuple[str, str, DecodingCost]]:
         """Yields answers as they are finished, each cut at the first string that ends it, and what they cost.
 
-        With `stop_at_eos=False` the whole canvas is decoded, as the published samplers do, even past strings that end
-        the answer; what stands after the answer does not count.
+        With `stop_at_eos=False` the whole canvas is decoded, as the published samplers do; what stands after the
+        answer does not count.
         """
         answerer = Answerer(self.model, self.tokenizer, config, self.batch_size, self.seed)
         stop = StopTextCriteria(self.tokenizer, until)
@@ -217,8 +225,8 @@ class DiffusionHarnessLM(TemplateLM):
                     "(`target_delimiter`)."
                 )
         answers = []
-        for _, context, answer in tqdm(requests, desc="loglikelihood", disable=disable_tqdm or self.rank != 0):
-            if self.max_length is not None and len(context) + len(answer) > self.max_length:
+        for _, context, answer in tqdm(requests, "loglikelihood", disable=disable_tqdm or self.rank != 0):
+            if self.max_length is not None:
                 context = context[max(0, len(context) + len(answer) - self.max_length) :]
             generator = torch.Generator().manual_seed(stable_hash(self.seed, context, answer))
             settings = (self._resolved.mask_token_id, self.mc_num, self.batch_size, generator)
@@ -227,33 +235,23 @@ class DiffusionHarnessLM(TemplateLM):
         return answers
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Bounds the log-likelihood of texts in windows of `max_length`; the context of each is the token before."""
-        totals = []
-        for request in requests:
-            windows = utils.get_rolling_token_windows(
-                token_list=self.tok_encode(request.args[0]),
-                prefix_token=self.prefix_token_id,
-                # The harness does not count the context.
-                max_seq_len=(self.max_length or _WINDOW) - 1,
-                context_len=1,
-            )
-            parts = [(None, *utils.make_disjoint_window(window)) for window in windows]
-            scores = self._loglikelihood_tokens(parts, disable_tqdm=disable_tqdm)
-            totals.append(sum(score for score, _ in scores))
-        return totals
+        """Refuses to score whole texts, as the published evaluations do."""
+        raise NotImplementedError(
+            f"`{requests[0].task_name}` measures the perplexity of texts, which `hf-dparallel` does not. Take a task "
+            "with choices, or one that generates."
+        )
 
     def get_model_info(self) -> dict[str, Any]:
         """Returns, for the harness's results, the model and the mean costs of this process's answers by task."""
+        by_task: dict[str, list[DecodingCost]] = {}
+        for (task, *_), cost in self.costs.items():
+            by_task.setdefault(task, []).append(cost)
         return {
             "model_num_parameters": self.model.num_parameters(),
             "model_dtype": self.model.dtype,
             "decoding_settings": self.settings,
-            "batch_size": self.batch_size,
-            "device": device_name(self.model.device),
-            "decoding_cost": costs_by_task(self.costs),
+            "decoding_cost": {task: mean_cost(costs) for task, costs in by_task.items()},
         }
-
-    # Several processes.
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """Joins the tensors of all processes."""
@@ -261,20 +259,7 @@ class DiffusionHarnessLM(TemplateLM):
 
     def barrier(self) -> None:
         """Waits for the other processes."""
-        PartialState().wait_for_everyone()
-
-    def _encode_prompt(self, context: str, num_new_tokens: int) -> list[int]:
-        ids = self.tok_encode(context)
-        if self.max_length is None or len(ids) + num_new_tokens <= self.max_length:
-            return ids
-        room = self.max_length - num_new_tokens
-        if room < 1:
-            raise ValueError(
-                f"`max_new_tokens={num_new_tokens}` leaves no room for a prompt in the {self.max_length} tokens of "
-                "`max_length`. Set a smaller `max_new_tokens`."
-            )
-        logger.warning_once(f"Prompts longer than {room} tokens are cut on the left, to leave room for the answer.")
-        return ids[-room:]
+        wait_for_everyone()
 
 
 def _names_of(requests: list[Instance]) -> list[str]:
@@ -286,26 +271,3 @@ def _names_of(requests: list[Instance]) -> list[str]:
         names.append(f"{name} {seen[name]}")
         seen[name] += 1
     return names
-
-
-def _positive(name: str, value: int | str) -> int:
-    if not str(value).isdecimal() or int(value) < 1:
-        raise ValueError(f"`{name}` must be a positive number, got {value!r}. ('auto' is not known here.)")
-    return int(value)
-
-
-def _choose_device(device: str | torch.device | None, state: PartialState) -> torch.device:
-    """Returns this process's device. By default, the harness's own command asks for "cuda:0"."""
-    asked = torch.device(device) if device is not None else state.device
-    if asked.type == "cuda" and not torch.cuda.is_available():
-        logger.warning_once(f"`device={asked}` is not on this machine: the model is put on {state.device}.")
-        return state.device
-    return state.device if asked.type == state.device.type and state.num_processes > 1 else asked
-
-
-def _check_decodes(model: PreTrainedModel) -> None:
-    if not hasattr(model, "generate_many"):
-        raise ValueError(
-            f"The class {type(model).__name__} does not decode by diffusion. Load the model, give it to "
-            "`enable_diffusion_generation` and pass it as `pretrained`."
-        )

@@ -32,15 +32,12 @@ class SandboxedCodeEval:
         self, references: Sequence[str], predictions: Sequence[Sequence[str]], k: Sequence[int] = (1, 10, 100)
     ) -> tuple[dict[str, float], dict[str, Any]]:
         """Returns the unbiased estimates of pass@k (https://huggingface.co/papers/2107.03374)."""
-        # Of each task, how many programs there are, and how many are wrong.
-        counts = [
-            (len(programs), sum(not run_program(program, tests) for program in programs))
-            for tests, programs in zip(references, predictions, strict=True)
-        ]
+        answers = zip(references, predictions, strict=True)
+        is_wrong = [[not run_program(program, tests) for program in programs] for tests, programs in answers]
         scores = {
-            f"pass@{size}": fmean(1 - math.comb(wrong, size) / math.comb(total, size) for total, wrong in counts)
+            f"pass@{size}": fmean(1 - math.comb(sum(each), size) / math.comb(len(each), size) for each in is_wrong)
             for size in k
-            if all(total >= size for total, _ in counts)
+            if size <= min(map(len, is_wrong))
         }
         return scores, {}
 
@@ -61,11 +58,12 @@ def use_sandbox() -> None:
 
 def mend_filters() -> None:
     """Makes the programming tasks of lm-eval, once loaded, find programs by [`code_of`]."""
-    mbpp, humaneval = (sys.modules.get(f"lm_eval.tasks.{name}.utils") for name in ("mbpp", "humaneval"))
-    if mbpp is not None:
-        vars(mbpp)["extract_code_blocks"] = code_of
-    if humaneval is not None:
-        vars(humaneval)["build_predictions_instruct"] = _complete
+    for name, filter_name, mended in (
+        ("mbpp", "extract_code_blocks", code_of),
+        ("humaneval", "build_predictions_instruct", _complete),
+    ):
+        if module := sys.modules.get(f"lm_eval.tasks.{name}.utils"):
+            setattr(module, filter_name, mended)
 
 
 def code_of(answer: str) -> str:

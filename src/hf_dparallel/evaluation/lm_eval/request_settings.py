@@ -6,16 +6,13 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_dparallel_rules.settings import SETTINGS, Setting
+from hf_dparallel_rules.settings import Setting
 
 from ...generation.configuration import DiffusionGenerationConfig, resolve
 
 
 # lm-eval's names for the longest answer, which is the canvas. The first one given counts.
-_LIMITS = tuple(
-    Setting(name, "length", int, "The longest answer.", minimum=1)
-    for name in ("max_gen_toks", "max_tokens", "max_completion_tokens")
-)
+_LIMITS = ("max_gen_toks", "max_tokens", "max_completion_tokens")
 
 
 def read_gen_kwargs(
@@ -34,7 +31,7 @@ def read_gen_kwargs(
     until = [until] if isinstance(until, str) else until
     if not isinstance(until, list) or not all(isinstance(text, str) for text in until):
         raise ValueError(f"`until` must be a string or a list of strings, got {until!r}.")
-    limits = [limit.read(settings.pop(limit.name, None)) for limit in _LIMITS]
+    limits = [Setting(name, "length", int, "", minimum=1).read(settings.pop(name, None)) for name in _LIMITS]
     if settings.get("max_new_tokens") is None:
         settings["max_new_tokens"] = next((limit for limit in limits if limit is not None), None)
     config = resolve(model, DiffusionGenerationConfig(**defaults), tokenizer, **settings)
@@ -44,9 +41,3 @@ def read_gen_kwargs(
     special = {token.content: token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
     ends = [special[text] for text in until if text in special]
     return config.updated(stop_strings=[], eos_token_id=list(dict.fromkeys(config.eos_token_ids + ends))), until
-
-
-def without_recipe(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds defaults to settings with a commit rule, so that a recipe counts only for its special tokens."""
-    defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
-    return DiffusionGenerationConfig(**defaults).updated(**settings).settings()

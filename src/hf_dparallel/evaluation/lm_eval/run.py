@@ -10,19 +10,23 @@ from lm_eval import simple_evaluate
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
-from .costs import add_costs
-from .model import DiffusionHarnessLM
+from ..cost import DecodingCost, mean_cost
+from .model import Costs, DiffusionHarnessLM
 from .programs import is_sandboxed, mend_filters, use_sandbox
 from .sandbox import run_program
+
+
+# The figures of [`mean_cost`] for answers with their own seconds.
+COST_NAMES = tuple(mean_cost([DecodingCost(1, 1, 1, seconds=1.0)]))
 
 
 class TaskRunner:
     """
     Runs tasks of lm-eval, and tasks in the folder `include_path`, on the model of this name.
 
-    lm-eval writes results and samples, each with its costs, to `output_dir`. Where bubblewrap is missing, and in tasks
-    with a way of their own to run programs, programs of the model run only with `confirm_run_unsafe_code`. `options`
-    are further arguments of `lm_eval.simple_evaluate`.
+    Results and samples, with their costs, go to `output_dir`. Where bubblewrap is missing, and in tasks with a way of
+    their own to run programs, programs of the model run only with `confirm_run_unsafe_code`. `options` are further
+    arguments of `lm_eval.simple_evaluate`.
     """
 
     def __init__(
@@ -34,13 +38,10 @@ class TaskRunner:
         **options,
     ):
         if include_path is not None and not Path(include_path).is_dir():
-            raise ValueError(
-                f"`include_path={include_path}` is no folder. Give the folder with the YAML files of tasks."
-            )
-        self.name = name
+            raise ValueError(f"`include_path={include_path}` is no folder. Give the one with the YAML files of tasks.")
+        self.name, self.output_dir = name, output_dir
         self.task_manager = TaskManager(include_path=include_path)
         self.confirm_run_unsafe_code = confirm_run_unsafe_code
-        self.output_dir = output_dir
         # Solved examples stand in one turn with the question unless it is asked otherwise.
         self.options = {"system_instruction": None, "fewshot_as_multiturn": False, **options}
 
@@ -75,9 +76,7 @@ class TaskRunner:
 
         The decoding `settings` win over the settings that the tasks name; results go to `folder` in `output_dir`.
         """
-        tracker = None
-        if self.output_dir is not None:
-            tracker = EvaluationTracker(output_path=str(Path(self.output_dir) / folder))
+        tracker = EvaluationTracker(str(Path(self.output_dir) / folder)) if self.output_dir is not None else None
         results = simple_evaluate(
             model=model,
             model_args={"pretrained": self.name},
@@ -97,11 +96,9 @@ class TaskRunner:
         add_costs(results, {key: record for part in costs for key, record in part.items()})
         if tracker is not None:
             samples = results["samples"]
-            tracker.save_results_aggregated(
-                results={key: value for key, value in results.items() if key != "samples"}, samples=samples
-            )
+            tracker.save_results_aggregated({key: results[key] for key in results if key != "samples"}, samples)
             for task in results["configs"]:
-                tracker.save_results_samples(task_name=task, samples=samples[task])
+                tracker.save_results_samples(task, samples[task])
         return results
 
 
@@ -112,3 +109,26 @@ def scores_of(results: Mapping[str, Any], name: str) -> dict[str, float]:
         for key, value in results["results"][name].items()
         if "," in key and isinstance(value, int | float) and not isinstance(value, bool)
     }
+
+
+def tasks_of(results: Mapping[str, Any], name: str) -> list[str]:
+    """Returns the tasks of a group, or a task itself."""
+    members = results["group_subtasks"].get(name)
+    return [task for member in members for task in tasks_of(results, member)] if members else [name]
+
+
+def add_costs(results: dict[str, Any], costs: Costs) -> None:
+    """Adds the costs of the answers to each sample of lm-eval's results, and their means to tasks and groups."""
+    by_document: dict[tuple[str, int], list[DecodingCost]] = {}
+    for (task, doc_id, _), cost in costs.items():
+        by_document.setdefault((task, doc_id), []).append(cost)
+    for task, samples in results["samples"].items():
+        for sample in samples:
+            if of_sample := by_document.get((task, sample["doc_id"])):
+                sample |= mean_cost(of_sample)
+    for name, scores in results["results"].items():
+        tasks = tasks_of(results, name)
+        if of_tasks := [cost for (task, *_), cost in costs.items() if task in tasks]:
+            scores |= {f"{figure},none": value for figure, value in mean_cost(of_tasks).items()}
+    for name, scores in results.get("groups", {}).items():
+        scores |= {key: value for key, value in results["results"].get(name, {}).items() if key not in scores}

@@ -53,20 +53,11 @@ class SandboxUnavailableError(RuntimeError):
 
 
 def run_program(program: str, tests: str = "", timeout_s: float = 10.0, max_memory_mb: int = 1024) -> bool:
-    """
-    Runs a Python program and then its tests, with its names, in a sandbox.
+    """Runs a Python program and then its tests, with its names, in a sandbox.
 
-    Args:
-        program (`str`): the source. `__name__` is not `"__main__"`, as in HumanEval's own implementation.
-        tests (`str`, *optional*): the source of the tests.
-        timeout_s (`float`, *optional*, defaults to 10.0): seconds for both.
-        max_memory_mb (`int`, *optional*, defaults to 1024): address space of each process, interpreter included.
-
-    Returns:
-        `bool`: whether both ran to their ends. An exit before, however called, does not count.
-
-    Raises:
-        SandboxUnavailableError: if bubblewrap is missing or cannot isolate programs on this machine.
+    Returns whether both ran to their ends within `timeout_s`, with at most `max_memory_mb` of address space in each
+    process. An exit before, however called, does not count. Raises a `SandboxUnavailableError` if bubblewrap is
+    missing or cannot isolate programs on this machine.
     """
     token = secrets.token_hex()
     limits = {
@@ -76,11 +67,15 @@ def run_program(program: str, tests: str = "", timeout_s: float = 10.0, max_memo
         "RLIMIT_CPU": int(timeout_s) + 1,  # where the evaluation is killed before bubblewrap notices its death
         "RLIMIT_CORE": 0,
     }
+    # Threads of linear algebra would each take address space. Hashes, which order sets, are the same in every run.
+    environment = {"HOME": "/tmp", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    environment["LD_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH", "")
+    environment["PYTHONPATH"] = os.pathsep.join(filter(os.path.isabs, sys.path))
     given = json.dumps([program, tests, token, limits]).encode()
     with tempfile.TemporaryFile() as output:
         streams: Any = {"input": given, "stdout": output, "stderr": output}
         try:
-            subprocess.run(_command(), **streams, timeout=timeout_s, env=_environment())
+            subprocess.run(_command(), **streams, timeout=timeout_s, env=environment)
         except subprocess.TimeoutExpired:
             return False
         output.seek(0)
@@ -100,7 +95,9 @@ def _command() -> list[str]:
     is_root = os.getuid() == 0
     namespaces = [f"--unshare-{name}" for name in _NAMESPACES] if is_root else ["--unshare-all"]
     capabilities = ["--cap-drop", "ALL", *(["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if is_root else [])]
-    readable = sorted({*_LIBRARIES, sys.prefix, sys.base_prefix, *_import_path()} - {"/", str(Path.home())})
+    readable = sorted(
+        {*_LIBRARIES, sys.prefix, sys.base_prefix, *filter(os.path.isabs, sys.path)} - {"/", str(Path.home())}
+    )
     # Libraries may be in /tmp, too. Made on the way to a mount, a folder would be root's alone.
     mounts = ["--dev", "/dev", "--perms", "1777", "--size", str(_FOLDER_BYTES), "--tmpfs", "/tmp"]
     parents = sorted({str(parent) for path in readable for parent in Path(path).parents} - {"/tmp"})
@@ -109,14 +106,3 @@ def _command() -> list[str]:
     mounts += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
     isolation = [*namespaces, "--die-with-parent", "--new-session", *capabilities, *mounts]
     return [bubblewrap, *isolation, sys.executable, "-c", _START]
-
-
-def _environment() -> dict[str, str]:
-    libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    # Threads of linear algebra would each take address space. Hashes, which order sets, are the same in every run.
-    fixed = {"HOME": "/tmp", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-    return {**libraries, **fixed, "PYTHONPATH": os.pathsep.join(_import_path())}
-
-
-def _import_path() -> list[str]:
-    return [path for path in sys.path if os.path.isabs(path)]
