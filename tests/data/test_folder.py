@@ -1,13 +1,15 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The folder of trajectories: damage, unfinished runs, and runs that share it."""
 
+import resource
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 from datasets import Dataset
 
 from hf_dparallel import generate_trajectories
-from hf_dparallel.data import folder, trajectories
+from hf_dparallel.data import folder
 from hf_dparallel.data.folder import FILTERED_NAME, trajectory_files, write_rows
 
 from ..helpers import make_llada, make_prompts, make_tokenizer
@@ -16,8 +18,7 @@ from ..recipes import RECIPE
 
 @pytest.fixture(autouse=True)
 def _small_shards(monkeypatch):
-    for module in (folder, trajectories):
-        monkeypatch.setattr(module, "SHARD_SIZE", 4)
+    monkeypatch.setattr(folder, "SHARD_SIZE", 4)
 
 
 def run(folder, model=None, **kwargs):
@@ -55,15 +56,30 @@ def test_files_of_a_folder(tmp_path):
     assert Dataset.from_parquet(str(tmp_path / FILTERED_NAME))[:] == rows[:]
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    def fail(table, path):
-        path.write_bytes(b"half")
-        raise OSError("No space left on device")
+@contextmanager
+def limited_files(size):
+    """No file grows beyond a size: writing fails as it does on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    monkeypatch.setattr("pyarrow.parquet.write_table", fail)
-    with pytest.raises(OSError, match="No space left on device"):
-        write_rows(tmp_path / "rows.parquet", make_prompts(2))
-    assert not list(tmp_path.iterdir())
+
+def test_a_full_disk_ends_the_run_which_is_continued_when_there_is_room(tmp_path):
+    rows, shards = run(tmp_path / "whole"), tmp_path / "shards"
+    with limited_files(1000), pytest.raises(OSError, match="File too large"):
+        run(shards)
+    # Nothing is half written, so that the next start finds no damage.
+    assert not list(shards.iterdir())
+    assert run(shards)[:] == rows[:]
+    (shards / "shard-00001-of-00003.parquet").unlink()
+    # More than the description of the run and what it says on stderr, but not a shard.
+    with limited_files(3000), pytest.raises(OSError, match="cannot be written .* 2 of 3 shards are saved"):
+        run(shards)
+    assert len(list(shards.iterdir())) == 3
+    assert run(shards)[:] == rows[:]
 
 
 def test_two_runs_in_one_folder_at_the_same_time(tmp_path):

@@ -13,7 +13,6 @@ import torch
 
 from hf_dparallel import DiffusionGenerationConfig, generate_trajectories
 from hf_dparallel.data.on_ray import TeacherActor, generate_trajectories_on_ray
-from hf_dparallel.data.trajectories import describe_teacher
 from hf_dparallel.generation.answerer import Answerer
 
 from ..helpers import make_llada, make_prompts, make_tokenizer
@@ -35,7 +34,7 @@ def break_row_9(model) -> None:
 
 def test_an_actor_answers_as_one_process_does():
     settings = {"generation_config": RECIPE, "batch_size": 2, "seed": 5}
-    teacher = describe_teacher(Answerer(*load(break_row_9), **settings))
+    teacher = Answerer(*load(break_row_9), **settings).fingerprint()
     actor = TeacherActor(functools.partial(load, break_row_9), settings, teacher)
     prompts = make_prompts(14)
     ids = make_tokenizer()(prompts["prompt"][:])["input_ids"]

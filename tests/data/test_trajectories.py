@@ -12,7 +12,7 @@ from transformers import CompileConfig
 from transformers.utils import logging
 
 from hf_dparallel import DiffusionGenerationConfig, generate_trajectories
-from hf_dparallel.data import folder, trajectories
+from hf_dparallel.data import folder
 from hf_dparallel.generation.answerer import Answerer, evaluation_mode
 
 from ..helpers import make_dream, make_llada, make_prompts, make_tokenizer
@@ -25,8 +25,7 @@ NUM_THREADS = torch.get_num_threads()
 
 @pytest.fixture
 def small_shards(monkeypatch):
-    for module in (folder, trajectories):
-        monkeypatch.setattr(module, "SHARD_SIZE", 4)
+    monkeypatch.setattr(folder, "SHARD_SIZE", 4)
 
 
 def test_columns_hold_what_generate_gives_for_each_row_alone(small_shards):
@@ -190,7 +189,7 @@ def with_adapter():
 @pytest.mark.parametrize(
     ("changed", "difference"),
     [
-        ({"model": make_dream}, "weights"),
+        ({"model": make_dream}, "model class, weights"),
         ({"model": other_weights}, "weights"),
         ({"model": other_generation_config}, "generation_config.top_k"),
         ({"model": with_adapter}, "adapters, weights"),
@@ -262,7 +261,7 @@ import os, sys
 from pathlib import Path
 from accelerate import PartialState
 from tests.data.test_trajectories import *
-folder.SHARD_SIZE = trajectories.SHARD_SIZE = 4
+folder.SHARD_SIZE = 4
 decoded = []
 decode = recording(decoded)
 rank = os.environ.get("RANK", "0")

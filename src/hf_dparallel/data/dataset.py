@@ -20,8 +20,6 @@ TRAINING_COLUMNS = (*TOKENIZED_COLUMNS, "commit_step")
 # An answer that no template changes.
 _MARKER = "answer-marker"
 
-RowFunction = Callable[[dict[str, Any]], Any]
-
 
 def prepare_dataset(
     dataset: Any,
@@ -31,7 +29,7 @@ def prepare_dataset(
     eos_token_id: int | None = None,
     chat_template_kwargs: dict[str, Any] | None = None,
     max_length: int | None = None,
-    check_row: RowFunction | None = None,
+    check_row: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Any:
     """Returns `dataset` with the columns `prompt_ids` and `completion_ids`, and checks its rows.
 
@@ -43,10 +41,20 @@ def prepare_dataset(
     completion together. `check_row` raises a `ValueError` for a row that cannot be trained on.
     """
     dataset = plain_rows(dataset)
-    first = None if has_length(dataset) and not len(dataset) else next(iter(dataset), None)
+    first = next(iter(dataset), None)
     if first is None:
         raise ValueError(f"`{name}` has 0 rows: did `filter_trajectories` drop everything? Lower its `min_reward`.")
-    if not first.keys() >= set(TOKENIZED_COLUMNS):
+    is_tokenized, is_stream = first.keys() >= set(TOKENIZED_COLUMNS), not has_length(dataset)
+    check_later = check_row if is_stream else None
+
+    def read(row: dict[str, Any], index: int) -> dict[str, Any]:
+        with errors_of_row(index, name):
+            ids = {} if is_tokenized else tokenize_row(row, processing_class, eos_token_id, chat_template_kwargs)
+            if check_later is not None:
+                check_later(row | ids)
+            return ids
+
+    if not is_tokenized:
         if processing_class is None:
             raise ValueError(
                 f"`processing_class` is needed to tokenize the rows of `{name}`, which have no `prompt_ids`. Pass "
@@ -57,20 +65,28 @@ def prepare_dataset(
                 f"`{name}` must be a `datasets.Dataset` to be tokenized, got {type(dataset).__name__}. Use "
                 "`datasets.Dataset.from_list`, or pass the columns `prompt_ids` and `completion_ids`."
             )
-        settings = (processing_class, eos_token_id, chat_template_kwargs)
-        dataset = dataset.map(_with_number(lambda row: tokenize_row(row, *settings), name), with_indices=True)
-    if has_length(dataset):
-        # Reading other columns would only take time.
-        known = [column for column in TRAINING_COLUMNS if column in getattr(dataset, "column_names", ())]
-        _check_rows(dataset.select_columns(known) if known else dataset, name, max_length, check_row)
-    elif check_row is not None and hasattr(dataset, "map"):
-
-        def check(row: dict[str, Any]) -> dict[str, Any]:
-            check_row(row)
-            return row
-
-        dataset = dataset.map(_with_number(check, name), with_indices=True)
+    if not is_tokenized or (check_later is not None and hasattr(dataset, "map")):
+        dataset = dataset.map(read, with_indices=True)
+    if is_stream:
         next(iter(dataset))
+        return dataset
+    # Reading other columns would only take time.
+    known = [column for column in TRAINING_COLUMNS if column in getattr(dataset, "column_names", ())]
+    too_long = []
+    for index, row in enumerate(dataset.select_columns(known) if known else dataset):
+        with errors_of_row(index, name):
+            length = sum(len(read_ids(row, column)) for column in TOKENIZED_COLUMNS)
+            if max_length is not None and length > max_length:
+                too_long.append(length)
+            elif check_row is not None:
+                check_row(row)
+    if too_long:
+        raise ValueError(
+            f"Prompt and completion must fit in `max_length` together, but {len(too_long)} of the {len(dataset)} rows "
+            f"of `{name}` are longer than max_length={max_length}; the longest has {max(too_long)} tokens. Use "
+            f"max_length={max(too_long)}, or drop the long rows: --drop_long_rows on the command line, in Python "
+            f'`dataset.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= {max_length})`.'
+        )
     return dataset
 
 
@@ -110,7 +126,7 @@ def tokenize_row(
 
 
 def _encode_answer(
-    tokenizer: PreTrainedTokenizerBase, prompt: list[Message], completion: list[Any], arguments: dict[str, Any]
+    tokenizer: PreTrainedTokenizerBase, prompt: list[Message], completion: list[Message], arguments: dict[str, Any]
 ) -> list[int]:
     """Returns the token ids that the chat template writes for the answer to a prompt."""
     roles = [message["role"] for message in completion]
@@ -133,8 +149,8 @@ def _encode_answer(
 
 def _closing(tokenizer: PreTrainedTokenizerBase, prompt: list[Message], arguments: dict[str, Any]) -> str:
     """Returns the generation prompt of a template that writes it even after an answer, as LLaDA's does."""
-    asked = [render_chat(tokenizer, prompt, add_generation_prompt=added, **arguments) for added in (False, True)]
-    if asked[0] != asked[1]:
+    without, asked = (render_chat(tokenizer, prompt, add_generation_prompt=x, **arguments) for x in (False, True))
+    if without != asked:
         return ""
     answer = {"role": "assistant", "content": _MARKER}
     text = render_chat(tokenizer, [*prompt, answer], add_generation_prompt=False, **arguments)
@@ -143,31 +159,9 @@ def _closing(tokenizer: PreTrainedTokenizerBase, prompt: list[Message], argument
     with contextlib.suppress(TemplateError):  # a template that raises without a message adds nothing after the last
         alone = tokenizer.apply_chat_template([[]], tokenize=False)[0]
     start = len(after_answer) - len(os.path.commonprefix([after_answer[::-1], alone[::-1]]))
-    special = "|".join(map(re.escape, tokenizer.get_added_vocab()))
     # Not from the middle of a special token.
-    inside = [token.end() for token in re.finditer(special, after_answer) if token.start() < start < token.end()]
-    return after_answer[inside[0] if inside else start :]
-
-
-def _check_rows(dataset: Any, name: str, max_length: int | None, check_row: RowFunction | None) -> None:
-    too_long = []
-
-    def check(row: dict[str, Any]) -> None:
-        length = sum(len(read_ids(row, column)) for column in TOKENIZED_COLUMNS)
-        if max_length is not None and length > max_length:
-            too_long.append(length)
-        elif check_row is not None:
-            check_row(row)
-
-    for index, row in enumerate(dataset):
-        _with_number(check, name)(row, index)
-    if too_long:
-        raise ValueError(
-            f"Prompt and completion must fit in `max_length` together, but {len(too_long)} of the {len(dataset)} rows "
-            f"of `{name}` are longer than max_length={max_length}; the longest has {max(too_long)} tokens. Use "
-            f"max_length={max(too_long)}, or drop the long rows: --drop_long_rows on the command line, in Python "
-            f'`dataset.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= {max_length})`.'
-        )
+    special = re.finditer("|".join(map(re.escape, tokenizer.get_added_vocab())), after_answer)
+    return after_answer[next((token.end() for token in special if token.start() < start < token.end()), start) :]
 
 
 def read_ids(row: dict[str, Any], column: str, remedy: str = "Drop such rows.") -> torch.LongTensor:
@@ -180,13 +174,3 @@ def read_ids(row: dict[str, Any], column: str, remedy: str = "Drop such rows.") 
         rule = "must be a list of at least one integer, and none below 0"
         raise ValueError(f"`{column}` {rule}, got {row.get(column)!r}. {remedy}")
     return ids.long()
-
-
-def _with_number(function: RowFunction, name: str) -> Callable[[dict[str, Any], int], Any]:
-    """Wraps a function of a row, so that its errors give the number of the row."""
-
-    def apply(row: dict[str, Any], index: int) -> Any:
-        with errors_of_row(index, name):
-            return function(row)
-
-    return apply

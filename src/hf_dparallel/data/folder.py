@@ -9,10 +9,16 @@
 import json
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
+
+from ..hashes import dataset_hash, stable_hash
+from .prompts import check_new_columns, tokenize_prompts
 
 
 if TYPE_CHECKING:
@@ -25,6 +31,7 @@ SHARD_SIZE = 64
 MANIFEST_NAME = "trajectories.json"
 FILTERED_NAME = "filtered.parquet"
 _SHARD_PATTERN = "shard-*-of-*.parquet"
+_NEW_COLUMNS = ("prompt_ids", "completion_ids", "commit_step", "nfe")
 
 
 def trajectory_files(folder: Path) -> list[Path]:
@@ -50,29 +57,49 @@ def write_rows(path: Path, rows: "Dataset") -> None:
     """Writes a parquet file whole or not at all, even if the process is killed or the disk is full."""
     from pyarrow.parquet import write_table
 
+    with _replacing(path) as temporary:
+        write_table(rows.with_format("arrow")[:], temporary)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Yields the file to write, which takes the place of `path` once it is whole."""
     # A random name: two runs, even on two machines, may write the same file at the same time.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        write_table(rows.with_format("arrow")[:], temporary)
+        yield temporary
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 class TrajectoryFolder:
-    """The shards of a run.
+    """The prompts of a run, and the folder to which their answers are written, shard by shard.
 
-    `run` describes the run, in values that JSON can write; `num_rows` is the number of its prompts. Raises a
-    `ValueError` if the folder holds another run.
+    `teacher` describes the model that answers, in values that JSON can write. Raises a `ValueError` if a prompt cannot
+    be decoded, or the folder holds another run.
     """
 
-    def __init__(self, path: Path, run: dict[str, Any], num_rows: int):
-        self.path, self.num_rows = path, num_rows
-        self.num_shards = -(-num_rows // SHARD_SIZE)
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        dataset: "Dataset",
+        tokenizer: PreTrainedTokenizerBase,
+        mask_token_id: int,
+        teacher: dict[str, Any],
+    ):
+        check_new_columns(dataset, _NEW_COLUMNS)
+        self.path, self.dataset = Path(path), dataset
+        self.prompt_ids = tokenize_prompts(dataset, tokenizer, mask_token_id)
+        count = -(-len(dataset) // SHARD_SIZE)
+        self.shards = [self.path / f"shard-{index:05d}-of-{count:05d}.parquet" for index in range(count)]
+        # By shard and row, until their shard is complete.
+        self._answers: dict[int, dict[int, dict[str, Any] | None]] = {}
+        prompts = {"rows": dataset_hash(dataset), "tokenized prompts": stable_hash(self.prompt_ids)}
         # Through JSON, to compare it with what is read from the folder.
-        self.run = json.loads(json.dumps({"shard_size": SHARD_SIZE, **run}))
+        self._run = json.loads(json.dumps({"shard_size": SHARD_SIZE} | teacher | prompts))
         held = self._read_manifest()
-        changed = [name for name in held | self.run if held.get(name) != self.run.get(name)]
+        changed = [name for name in held | self._run if held.get(name) != self._run.get(name)]
         if changed:
             raise ValueError(
                 f"`output_dir={str(path)!r}` holds trajectories of another run, which differs in "
@@ -82,19 +109,29 @@ class TrajectoryFolder:
     def prepare(self) -> None:
         """Makes the folder, and writes the description of the run."""
         self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / MANIFEST_NAME).write_text(json.dumps(self.run, indent=2) + "\n", encoding="utf-8")
-
-    def rows(self, shard: int) -> range:
-        """Returns the numbers of the rows of a shard."""
-        return range(shard * SHARD_SIZE, min((shard + 1) * SHARD_SIZE, self.num_rows))
-
-    def shard(self, index: int) -> Path:
-        """Returns the file of a shard."""
-        return self.path / f"shard-{index:05d}-of-{self.num_shards:05d}.parquet"
+        if not (self.path / MANIFEST_NAME).exists():
+            with _replacing(self.path / MANIFEST_NAME) as temporary:
+                temporary.write_text(json.dumps(self._run, indent=2) + "\n", encoding="utf-8")
 
     def missing(self) -> list[int]:
         """Returns the numbers of the shards that are not written yet."""
-        return [index for index in range(self.num_shards) if not self.shard(index).exists()]
+        return [index for index, shard in enumerate(self.shards) if not shard.exists()]
+
+    def prompts(self, process: int = 0, num_processes: int = 1) -> Iterator[tuple[int, list[int]]]:
+        """Yields the number and the prompt of each row in the missing shards of a process."""
+        for shard in self.missing():
+            if shard % num_processes == process:
+                # Batches of prompts with similar lengths need little padding.
+                for row in sorted(self._rows(shard), key=lambda row: len(self.prompt_ids[row])):
+                    yield row, self.prompt_ids[row]
+
+    def add(self, row: int, answer: dict[str, Any] | None) -> None:
+        """Adds the columns of an answer, `None` if it failed, and writes the shard of the row once it is complete."""
+        shard = row // SHARD_SIZE
+        answers = self._answers.setdefault(shard, {})
+        answers[row] = answer
+        if len(answers) == len(self._rows(shard)):
+            self._write(self.shards[shard], dict(sorted(self._answers.pop(shard).items())))
 
     def read(self) -> "Dataset":
         """Returns the rows of all shards, and warns if there are fewer than prompts."""
@@ -102,15 +139,42 @@ class TrajectoryFolder:
         from pyarrow.parquet import read_table
 
         shards = []
-        for path in map(self.shard, range(self.num_shards)):
+        for path in self.shards:
             try:
                 shards.append(Dataset(read_table(path)))
             except (OSError, ValueError) as error:  # pyarrow's own errors, too
                 raise ValueError(f"`{path}` is damaged ({error}). Delete it and start the run again.") from error
         rows = concatenate_datasets(shards)
-        if len(rows) < self.num_rows:
-            logger.warning(f"{self.num_rows - len(rows)} of {self.num_rows} rows are left out: their logits were NaN.")
+        if failed := len(self.dataset) - len(rows):
+            logger.warning(f"{failed} of {len(self.dataset)} rows are left out: their logits were NaN.")
         return rows
+
+    def _rows(self, shard: int) -> range:
+        return range(shard * SHARD_SIZE, min((shard + 1) * SHARD_SIZE, len(self.dataset)))
+
+    def _write(self, path: Path, answers: dict[int, dict[str, Any] | None]) -> None:
+        from datasets import Dataset, Features, List, Value, concatenate_datasets
+
+        done = {row: {"prompt_ids": self.prompt_ids[row], **answer} for row, answer in answers.items() if answer}
+        # A small last shard may fail because of its prompts, a whole one only because of the model.
+        if not done and len(answers) == min(SHARD_SIZE, len(self.dataset)):
+            raise FloatingPointError(
+                f"The logits of the model are NaN in all rows from {min(answers)} to {max(answers)}. Check the "
+                "weights and the dtype: float16 overflows in models that were trained in bfloat16."
+            )
+        ids = List(Value("int64"))
+        new = Dataset.from_dict(
+            {name: [answer[name] for answer in done.values()] for name in _NEW_COLUMNS},
+            Features({name: Value("int64") if name == "nfe" else ids for name in _NEW_COLUMNS}),
+        )
+        try:
+            write_rows(path, concatenate_datasets([self.dataset.select(done), new], axis=1))
+        except OSError as error:
+            num_saved = len(self.shards) - len(self.missing())
+            raise OSError(
+                f"`{path}` cannot be written ({error}). {num_saved} of {len(self.shards)} shards are saved: make room "
+                "and start the run again, which continues it."
+            ) from error
 
     def _read_manifest(self) -> dict[str, Any]:
         path = self.path / MANIFEST_NAME
@@ -121,4 +185,4 @@ class TrajectoryFolder:
                 raise ValueError(f"`{path}` is damaged ({error}). Choose another `output_dir`.") from error
         if shards := sorted(self.path.glob(_SHARD_PATTERN)):
             raise ValueError(f"`{shards[0]}` is of an unknown run: there is no {MANIFEST_NAME} beside it. Delete it.")
-        return self.run
+        return self._run

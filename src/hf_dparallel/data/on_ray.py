@@ -12,7 +12,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..environment import require
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
-from .trajectories import TrajectoryRun, as_columns, describe_teacher
+from .folder import TrajectoryFolder
+from .trajectories import as_columns
 
 
 if TYPE_CHECKING:
@@ -63,9 +64,9 @@ def generate_trajectories_on_ray(
     # In an actor's place, because this machine may have no GPU for the teacher.
     describe = ray.remote(num_gpus=gpus_per_actor)(_describe)
     teacher, tokenizer, mask_token_id = ray.get(describe.remote(load, settings))
-    run = TrajectoryRun(dataset, tokenizer, mask_token_id, output_dir, teacher)
-    run.folder.prepare()
-    prompts = [{"row": row, "prompt_ids": ids} for row, ids in run.prompts()]
+    folder = TrajectoryFolder(output_dir, dataset, tokenizer, mask_token_id, teacher)
+    folder.prepare()
+    prompts = [{"row": row, "prompt_ids": ids} for row, ids in folder.prompts()]
     if prompts:
         size = batch_size * _PROMPTS_PER_SLOT
         answers = ray.data.from_items(prompts, override_num_blocks=math.ceil(len(prompts) / size)).map_batches(
@@ -77,8 +78,8 @@ def generate_trajectories_on_ray(
             num_gpus=gpus_per_actor,
         )
         for answer in tqdm(answers.iter_rows(), "Trajectories", len(prompts)):
-            run.add(answer.pop("row"), answer if answer["nfe"] is not None else None)
-    return run.folder.read()
+            folder.add(answer.pop("row"), answer if answer["nfe"] is not None else None)
+    return folder.read()
 
 
 class TeacherActor:
@@ -87,7 +88,7 @@ class TeacherActor:
     def __init__(self, load: Loader, settings: dict[str, Any], teacher: dict[str, Any]):
         self._answerer = Answerer(*load(), **settings)
         # The folder of the model may have another name on each machine.
-        mine = describe_teacher(self._answerer) | {"model": teacher["model"]}
+        mine = self._answerer.fingerprint() | {"model name": teacher["model name"]}
         if mine != teacher:
             raise ValueError("The models of two machines differ. Give all machines the same files, or a `revision`.")
 
@@ -105,4 +106,4 @@ class TeacherActor:
 
 def _describe(load: Loader, settings: dict[str, Any]) -> tuple[dict[str, Any], PreTrainedTokenizerBase, int]:
     answerer = Answerer(*load(), **settings)
-    return describe_teacher(answerer), answerer.tokenizer, answerer.config.mask_token_id
+    return answerer.fingerprint(), answerer.tokenizer, answerer.config.mask_token_id

@@ -23,8 +23,8 @@ Message = dict[str, Any]
 
 _ASSISTANTS = ("assistant", "gpt", "chatgpt", "bing", "bard", "claude", "bot", "ai", "model")
 # The roles of chat templates, by the names that datasets give them, in lower case.
-ROLES = {"user": "user", "human": "user", **dict.fromkeys(_ASSISTANTS, "assistant")}
-ROLES |= {role: role for role in ("system", "developer", "tool")}
+_ROLES = {"user": "user", "human": "user", **dict.fromkeys(_ASSISTANTS, "assistant")}
+_ROLES |= {role: role for role in ("system", "developer", "tool")}
 CHAT_COLUMNS = ("messages", "conversations", "conversation")
 _SYSTEM_COLUMNS = ("system", "system_prompt")
 _MEDIA_COLUMNS = ("image", "images", "video", "videos", "audio", "audios")
@@ -48,11 +48,6 @@ class Example:
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def is_chat(self) -> bool:
-        """Whether the prompt goes through a chat template."""
-        return not isinstance(self.prompt, str)
-
 
 def read_example(row: Mapping[str, Any]) -> Example:
     """Reads a row in one of TRL's formats (`prompt`, with or without `completion`; `messages`) or in ShareGPT's.
@@ -64,8 +59,8 @@ def read_example(row: Mapping[str, Any]) -> Example:
     columns, row = sorted(row), {name: value for name, value in row.items() if value is not None}
     for name in filter(row.get, _MEDIA_COLUMNS):
         raise ValueError(f"The column `{name}` belongs to the prompt, and these models read text only. Remove it.")
-    chats = [name for name in CHAT_COLUMNS if name in row]
-    if not chats and "prompt" not in row:
+    source = next((name for name in (*CHAT_COLUMNS, "prompt") if name in row), None)
+    if source is None:
         for name in {"prompt", *CHAT_COLUMNS}.intersection(columns):
             raise ValueError(f"`{name}` has an empty prompt. Drop such rows.")
         raise ValueError(
@@ -73,26 +68,31 @@ def read_example(row: Mapping[str, Any]) -> Example:
             f"for training `prompt_ids` and `completion_ids`. It has {columns}. Rename yours: "
             "`dataset.rename_column('question', 'prompt')`."
         )
-    answers = [*chats, *(["completion"] if "completion" in row else [])]
+    answers = [name for name in (*CHAT_COLUMNS, "completion") if name in row]
     if len(answers) > 1:
         raise ValueError(f"The columns `{answers[0]}` and `{answers[1]}` both have an answer. Remove one of them.")
-    if not chats and isinstance(row["prompt"], str):
+    if source == "prompt" and isinstance(row["prompt"], str):
         return _read_texts(row)
-    if chats:
-        prompt, completion = _read_chat(row, chats[0])
-    else:
-        prompt, completion = read_messages(row["prompt"], "prompt"), row.get("completion")
-        if isinstance(completion, list):
-            completion = read_messages(completion, "completion")
+    prompt, completion = read_messages(row[source], source), row.get("completion")
+    if isinstance(completion, list):
+        completion = read_messages(completion, "completion")
+    if source != "prompt":
+        asked = row.get("prompt")
+        # In some datasets a column `prompt` repeats the first question.
+        if asked and not (isinstance(asked, str) and any(asked.strip() == each["content"].strip() for each in prompt)):
+            raise ValueError(f"The columns `prompt` and `{source}` both have a prompt. Remove one of them.")
+        if prompt and prompt[-1]["role"] == "assistant":
+            prompt, completion = prompt[:-1], prompt[-1:]
     for name in filter(row.get, _SYSTEM_COLUMNS):
         prompt = _with_system(prompt, row[name], name)
     if not prompt:
-        raise ValueError(f"`{chats[0] if chats else 'prompt'}` has an empty prompt. Drop such rows.")
+        raise ValueError(f"`{source}` has an empty prompt. Drop such rows.")
     if prompt[-1]["role"] == "assistant":
         raise ValueError("The prompt ends with a message of the assistant, to be answered by another. Remove it.")
-    return Example(
-        prompt, completion, _read_json(row, "tools", list) or None, _read_json(row, "chat_template_kwargs", dict)
+    tools, arguments = (
+        _read_json(row, name, kind) for name, kind in (("tools", list), ("chat_template_kwargs", dict))
     )
+    return Example(prompt, completion, tools or None, arguments)
 
 
 def read_messages(value: Any, name: str) -> list[Message]:
@@ -116,7 +116,7 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
     They begin with the tokens that the tokenizer puts before texts (BOS), once, and have none that close a text.
     """
-    ids, own = (tokenizer(check_text(text), add_special_tokens=added)["input_ids"] for added in (True, False))
+    ids, own = (tokenizer(_checked(text), add_special_tokens=added)["input_ids"] for added in (True, False))
     start = next((start for start in range(len(ids)) if ids[start : start + len(own)] == own), 0)
     return own if own[:start] == ids[:start] else ids[: start + len(own)]
 
@@ -156,17 +156,8 @@ def render_chat(
 
 def encode_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], **arguments: Any) -> list[int]:
     """Returns the token ids of a chat, whose arguments are those of [`render_chat`]."""
-    text = check_text(render_chat(tokenizer, messages, **arguments))
+    text = _checked(render_chat(tokenizer, messages, **arguments))
     return tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
-def check_text(text: str) -> str:
-    """Returns a text. Raises a `ValueError` if it was read from bytes in another encoding than UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("The prompt is not UTF-8 text. Convert it: `iconv -f latin1 -t utf-8`.") from error
-    return text
 
 
 def encode_prompt(
@@ -209,15 +200,17 @@ def read_prompts(dataset: "Dataset") -> list[str | list[Message]]:
     """Returns the prompts of a dataset: texts, or lists of messages; empty texts, if it has no column of prompts."""
     if not {"prompt", *CHAT_COLUMNS} & set(dataset.column_names):
         return [""] * len(dataset)
-    return [read_example(row).prompt for row in plain_rows(dataset)]
+    prompts = []
+    for number, row in enumerate(plain_rows(dataset)):
+        with errors_of_row(number, "dataset"):
+            prompts.append(read_example(row).prompt)
+    return prompts
 
 
 def has_texts(dataset: "Dataset") -> bool:
     """Tells whether the prompts are plain texts, which do not go through a chat template."""
-    if not {"prompt", *CHAT_COLUMNS} & set(dataset.column_names) or not len(dataset):
-        return False
-    with errors_of_row(0, "dataset"):
-        return not read_example(next(iter(plain_rows(dataset)))).is_chat
+    first = read_prompts(dataset.select(range(min(1, len(dataset)))))
+    return any(isinstance(prompt, str) and prompt for prompt in first)
 
 
 def plain_rows(dataset: Any) -> Any:
@@ -236,8 +229,7 @@ def check_new_columns(dataset: "Dataset", new: Sequence[str]) -> None:
             f"`dataset` must be a `datasets.Dataset`, got {type(dataset).__name__}. Use "
             "`datasets.Dataset.from_list`, or one split of it."
         )
-    taken = [name for name in new if name in dataset.column_names]
-    if taken:
+    if taken := [name for name in new if name in dataset.column_names]:
         raise ValueError(
             f"`dataset` already has the columns {taken}, which the answers would overwrite. Remove them: "
             f"`dataset.remove_columns({taken})`."
@@ -254,7 +246,6 @@ def errors_of_row(number: int, name: str) -> Iterator[None]:
 
 
 def _read_texts(row: Mapping[str, Any]) -> Example:
-    prompt = row["prompt"]
     for name in ("prompt", "completion"):
         parsed = _parsed(row[name]) if isinstance(row.get(name), str) else None
         if isinstance(parsed, list) and any(isinstance(one, dict) and {"role", "from"} & one.keys() for one in parsed):
@@ -265,26 +256,9 @@ def _read_texts(row: Mapping[str, Any]) -> Example:
     for name in (*_SYSTEM_COLUMNS, "tools", "chat_template_kwargs"):
         if _parsed(row.get(name)):
             raise ValueError(f"The column `{name}` belongs to a chat, and `prompt` is a text. Remove one of them.")
-    if not prompt.strip():
+    if not row["prompt"].strip():
         raise ValueError("`prompt` has an empty prompt. Drop such rows.")
-    return Example(prompt, row.get("completion"))
-
-
-def _read_chat(row: Mapping[str, Any], column: str) -> tuple[list[Message], list[Message] | None]:
-    messages = read_messages(row[column], column)
-    asked = row.get("prompt")
-    # In some datasets a column `prompt` repeats the first question.
-    if asked and not (isinstance(asked, str) and any(asked.strip() == m["content"].strip() for m in messages)):
-        raise ValueError(f"The columns `prompt` and `{column}` both have a prompt. Remove one of them.")
-    has_answer = bool(messages) and messages[-1]["role"] == "assistant"
-    return (messages[:-1], messages[-1:]) if has_answer else (messages, None)
-
-
-def _read_json(row: Mapping[str, Any], name: str, kind: type) -> Any:
-    value = _parsed(row.get(name) or None)
-    if not isinstance(value, kind | None):
-        raise ValueError(f"`{name}` must be a {kind.__name__} or its JSON text, got {value!r}.")
-    return _without_nulls(kind() if value is None else value)
+    return Example(row["prompt"], row.get("completion"))
 
 
 def _read_message(message: Any, where: str) -> Message:
@@ -294,14 +268,14 @@ def _read_message(message: Any, where: str) -> Message:
     rest = {name: value for name, value in message.items() if value is not None}
     names = ("role", "content") if "role" in rest else ("from", "value")
     given, content = rest.pop(names[0], None), rest.pop(names[1], "")
-    role = ROLES.get(str(given).lower())
+    role = _ROLES.get(str(given).lower())
     if role is None:
-        raise ValueError(f"{where} has the role {given!r}. Rename it to one of {', '.join(ROLES)}.")
+        raise ValueError(f"{where} has the role {given!r}. Rename it to one of {', '.join(_ROLES)}.")
     if isinstance(content, list):
-        other = [part for part in content if not isinstance(part, str) and part.get("type") != "text"]
-        if other:
-            raise ValueError(f"{where} has a part of type {other[0].get('type')!r}, and these models read text only.")
-        content = "".join(part if isinstance(part, str) else part["text"] for part in content)
+        parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
+        if other := [part.get("type") for part in parts if part.get("type") != "text"]:
+            raise ValueError(f"{where} has a part of type {other[0]!r}, and these models read text only.")
+        content = "".join(part["text"] for part in parts)
     if not isinstance(content, str):
         raise ValueError(f"{where} must have a text as `{names[1]}`, got {content!r}.")
     is_text_needed = role == "user" or (role == "assistant" and not any(map(rest.get, _INSTEAD_OF_TEXT)))
@@ -313,11 +287,18 @@ def _read_message(message: Any, where: str) -> Message:
 def _with_system(messages: list[Message], text: str, column: str) -> list[Message]:
     if not text.strip():
         return messages
-    if messages and messages[0]["role"] in ("system", "developer"):
-        if messages[0]["content"].strip() != text.strip():
-            raise ValueError(f"The column `{column}` differs from the system message of the chat. Remove one of them.")
-        return messages
-    return [{"role": "system", "content": text}, *messages]
+    if not messages or messages[0]["role"] not in ("system", "developer"):
+        return [{"role": "system", "content": text}, *messages]
+    if messages[0]["content"].strip() != text.strip():
+        raise ValueError(f"The column `{column}` differs from the system message of the chat. Remove one of them.")
+    return messages
+
+
+def _read_json(row: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = _parsed(row.get(name) or kind())
+    if not isinstance(value, kind):
+        raise ValueError(f"`{name}` must be a {kind.__name__} or its JSON text, got {value!r}.")
+    return _without_nulls(value)
 
 
 def _parsed(value: Any) -> Any:
@@ -333,3 +314,12 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_nulls(part) for name, part in value.items() if part is not None}
     return [_without_nulls(part) for part in value] if isinstance(value, list) else value
+
+
+def _checked(text: str) -> str:
+    """Returns a text. Raises a `ValueError` if it was read from bytes in another encoding than UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("The prompt is not UTF-8 text. Convert it: `iconv -f latin1 -t utf-8`.") from error
+    return text

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 RewardFunction = Callable[..., list[float | None]]
+RewardFunctions = RewardFunction | list[RewardFunction]
 # The column with the reference answer that each reward function reads.
 REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
 
@@ -72,7 +73,7 @@ def get_reward(name: str, dataset: "Dataset") -> RewardFunction:
 
 
 def score_completions(
-    dataset: "Dataset", tokenizer: PreTrainedTokenizerBase, reward_funcs: RewardFunction | list[RewardFunction]
+    dataset: "Dataset", tokenizer: PreTrainedTokenizerBase, reward_funcs: RewardFunctions
 ) -> list[float | None]:
     """Returns the lowest reward of each row over all functions, or `None` if none of them returns a reward.
 
@@ -89,57 +90,46 @@ def score_completions(
         for prompt, text in zip(prompts, texts, strict=True)
     ]
     columns |= {"prompts": prompts, "completions": completions}
-    rewards = [_call(name, function, columns) for name, function in named_functions(reward_funcs)]
-    return [min((r for r in of_row if r is not None), default=None) for of_row in zip(*rewards, strict=True)]
+    by_function = []
+    for name, function in _named(reward_funcs):
+        rewards = function(**columns)
+        if not isinstance(rewards, Iterable) or len(rewards := list(rewards)) != len(texts):
+            got = f"{len(rewards)} of them" if isinstance(rewards, list) else type(rewards).__name__
+            raise ValueError(
+                f"The reward function `{name}` must return a list of one reward for each of the {len(texts)} "
+                f"completions, got {got}. Return None for a completion that it does not apply to."
+            )
+        by_function.append([None if reward is None or math.isnan(reward) else float(reward) for reward in rewards])
+    return [min((x for x in of_row if x is not None), default=None) for of_row in zip(*by_function, strict=True)]
 
 
 def answers_correct(
     dataset: "Dataset",
     completion_ids: Sequence[list[int]],
     tokenizer: PreTrainedTokenizerBase,
-    reward_funcs: RewardFunction | list[RewardFunction],
+    reward_funcs: RewardFunctions,
 ) -> list[bool]:
     """Returns whether the answer to each row is correct, that is, has a reward of at least 1 from every function."""
     answered = dataset.add_column("completion_ids", completion_ids)
-    rewards = score_completions(answered, tokenizer, reward_funcs)
-    return [reward is not None and reward >= 1 for reward in rewards]
+    return [reward is not None and reward >= 1 for reward in score_completions(answered, tokenizer, reward_funcs)]
 
 
-def check_reward_columns(reward_funcs: RewardFunction | list[RewardFunction], column_names: Sequence[str]) -> None:
+def check_reward_columns(reward_funcs: RewardFunctions, column_names: Sequence[str]) -> None:
     """Raises a `ValueError` if a reward function cannot be called with the columns of a dataset."""
-    given = {"prompts", "completions", "completion_ids", *column_names} - {"prompt"}
-    for name, function in named_functions(reward_funcs):
+    given = sorted({"prompts", "completions", "completion_ids", *column_names} - {"prompt"})
+    for name, function in _named(reward_funcs):
         try:
-            signature = inspect.signature(function)
-        except (TypeError, ValueError):
-            # Some compiled callables have no signature.
-            continue
-        try:
-            signature.bind(**dict.fromkeys(given))
+            inspect.signature(function).bind(**dict.fromkeys(given))
         except TypeError as error:
             raise ValueError(
-                f"The reward function `{name}` cannot be called with {sorted(given)}, the arguments for "
-                f"the columns {list(column_names)}: {error}. Rename the column that it needs "
-                "(`dataset.rename_column`), and let it accept all other columns as `**kwargs`."
+                f"The reward function `{name}` cannot be called with {given}: {error}. Rename the column that it "
+                "needs (`dataset.rename_column`), and let it accept all other columns as `**kwargs`."
             ) from error
 
 
-def named_functions(reward_funcs: RewardFunction | list[RewardFunction]) -> list[tuple[str, RewardFunction]]:
-    """Returns one or several reward functions with their names."""
+def _named(reward_funcs: RewardFunctions) -> list[tuple[str, RewardFunction]]:
     functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
     return [(getattr(function, "__name__", type(function).__name__), function) for function in functions]
-
-
-def _call(name: str, function: RewardFunction, columns: dict[str, Any]) -> list[float | None]:
-    rewards = function(**columns)
-    num_rows = len(columns["completions"])
-    if not isinstance(rewards, Iterable) or len(rewards := list(rewards)) != num_rows:
-        got = f"{len(rewards)} of them" if isinstance(rewards, list) else type(rewards).__name__
-        raise ValueError(
-            f"The reward function `{name}` must return a list of one reward for each of the {num_rows} completions, "
-            f"got {got}. Return None for a completion that it does not apply to."
-        )
-    return [None if reward is None or math.isnan(reward) else float(reward) for reward in rewards]
 
 
 def _last_number(text: str) -> Decimal | None:

@@ -8,15 +8,8 @@ import datasets
 from .folder import MANIFEST_NAME, trajectory_files
 
 
-_FORMATS = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".txt": "text",
-}
+_FORMATS = {"csv": "csv", "tsv": "csv", "json": "json", "jsonl": "json", "parquet": "parquet", "arrow": "arrow"}
+_FORMATS |= {"txt": "text"}
 # What `Dataset.save_to_disk` writes beside the rows.
 _SAVED_NAME = "state.json"
 
@@ -24,9 +17,7 @@ _SAVED_NAME = "state.json"
 def has_one_split(name: str) -> bool:
     """Tells whether a dataset is in a file or a folder of trajectories, whose only split is `train`."""
     path = Path(name)
-    return (
-        path.is_file() or _format(path) is not None or any((path / x).is_file() for x in (MANIFEST_NAME, _SAVED_NAME))
-    )
+    return path.is_file() or bool(_format(path)) or any((path / x).is_file() for x in (MANIFEST_NAME, _SAVED_NAME))
 
 
 def load_rows(name: str, config: str | None = None, split: str = "train") -> datasets.Dataset:
@@ -45,7 +36,7 @@ def load_rows(name: str, config: str | None = None, split: str = "train") -> dat
         raise FileNotFoundError(f"`dataset={name}` does not exist. Check the path.")
     file_format = _format(files[0])
     if file_format is None:
-        raise ValueError(f"`dataset={name}` has an unsupported file type. Supported: {', '.join(_FORMATS)}, or .gz.")
+        raise ValueError(f"`dataset={name}` has an unsupported file type. Supported: .{', .'.join(_FORMATS)}, or .gz.")
     if split.partition("[")[0] not in ("train", "all"):
         raise ValueError(
             f"`{name}` has only the split 'train', got {split!r}. Leave the split out. To hold out a part during "
@@ -63,4 +54,4 @@ def load_rows(name: str, config: str | None = None, split: str = "train") -> dat
 
 
 def _format(path: Path) -> str | None:
-    return _FORMATS.get((path.with_suffix("") if path.suffix == ".gz" else path).suffix)
+    return _FORMATS.get((path.with_suffix("") if path.suffix == ".gz" else path).suffix.lstrip("."))

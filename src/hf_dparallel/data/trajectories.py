@@ -10,21 +10,15 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from hf_dparallel_rules.settings import SETTINGS
-
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoded_row import DecodedRow
-from ..hashes import dataset_hash, model_hash, stable_hash
-from .folder import SHARD_SIZE, TrajectoryFolder, write_rows
-from .prompts import check_new_columns, tokenize_prompts
+from .folder import TrajectoryFolder
 from .rewards import RewardFunction, score_completions
 
 
@@ -32,10 +26,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 logger = logging.get_logger(__name__)
-
-# Kinds of settings that do not change the answers.
-_NO_CHANGE = ("compile", "output")
-_NEW_COLUMNS = ("prompt_ids", "completion_ids", "commit_step", "nfe")
 
 
 def generate_trajectories(
@@ -89,6 +79,7 @@ def generate_trajectories(
             token; if `output_dir` holds another run: of another model, dataset, tokenizer, recipe or seed; or if
             several processes do not share it.
         FloatingPointError: if no row of a whole shard can be decoded.
+        OSError: if a shard cannot be written, as on a full disk. Those before it are saved.
     """
     from accelerate import PartialState
     from tqdm.auto import tqdm
@@ -99,26 +90,26 @@ def generate_trajectories(
         raise ValueError(f"`output_dir` must be set with {state.num_processes} processes: they share rows through it.")
     answerer = Answerer(model, tokenizer, generation_config, batch_size, seed)
     with tempfile.TemporaryDirectory() as temporary:
-        teacher = {} if output_dir is None else describe_teacher(answerer)
-        run = TrajectoryRun(dataset, tokenizer, answerer.config.mask_token_id, output_dir or temporary, teacher)
+        teacher = {} if output_dir is None else answerer.fingerprint()
+        folder = TrajectoryFolder(output_dir or temporary, dataset, tokenizer, answerer.config.mask_token_id, teacher)
         if state.is_main_process:
-            run.folder.prepare()
+            folder.prepare()
         state.wait_for_everyone()
-        if not run.folder.path.is_dir():
+        if not folder.path.is_dir():
             raise ValueError(
                 f"Process {state.process_index} does not see `output_dir={str(output_dir)!r}`, which the first "
                 "process has made. Choose a folder that all machines share."
             )
-        prompts = list(run.prompts(state.process_index, state.num_processes))
+        prompts = list(folder.prompts(state.process_index, state.num_processes))
         with contextlib.closing(answerer.rows(prompts, raise_errors=False)) as answers:
             # In the first process, $TQDM_DISABLE decides.
             silent = {} if state.is_main_process else {"disable": True}
             for row, answer in tqdm(answers, "Trajectories", len(prompts), **silent):
-                run.add(row, as_columns(answer))
+                folder.add(row, as_columns(answer))
         # A collective operation would time out.
-        while run.folder.missing():
+        while folder.missing():
             time.sleep(0.5)
-        return run.folder.read()
+        return folder.read()
 
 
 def filter_trajectories(
@@ -166,62 +157,6 @@ def filter_trajectories(
     return dataset.select(kept)
 
 
-class TrajectoryRun:
-    """The prompts of a run, and the folder to which their answers are written, shard by shard.
-
-    `teacher` is the description of the model that answers, see [`describe_teacher`].
-    """
-
-    def __init__(
-        self,
-        dataset: "Dataset",
-        tokenizer: PreTrainedTokenizerBase,
-        mask_token_id: int,
-        output_dir: str | os.PathLike,
-        teacher: dict[str, Any],
-    ):
-        check_new_columns(dataset, _NEW_COLUMNS)
-        self.dataset = dataset
-        self.prompt_ids = tokenize_prompts(dataset, tokenizer, mask_token_id)
-        prompts = {"rows": dataset_hash(dataset), "tokenized prompts": stable_hash(self.prompt_ids)}
-        self.folder = TrajectoryFolder(Path(output_dir), teacher | prompts, len(dataset))
-        # Answers by shard and row, until their shard is complete.
-        self._answers: dict[int, dict[int, dict[str, Any] | None]] = {}
-
-    def prompts(self, process: int = 0, num_processes: int = 1) -> Iterator[tuple[int, list[int]]]:
-        """Yields the number and the prompt of each row in the missing shards of a process."""
-        for shard in self.folder.missing():
-            if shard % num_processes == process:
-                # Batches of prompts with similar lengths need little padding.
-                for row in sorted(self.folder.rows(shard), key=lambda row: len(self.prompt_ids[row])):
-                    yield row, self.prompt_ids[row]
-
-    def add(self, row: int, answer: dict[str, Any] | None) -> None:
-        """Adds an answer in the form of [`as_columns`], and writes the shard of the row once it is complete."""
-        shard = row // SHARD_SIZE
-        answers = self._answers.setdefault(shard, {})
-        answers[row] = answer
-        if len(answers) == len(self.folder.rows(shard)):
-            self._write(shard, dict(sorted(self._answers.pop(shard).items())))
-
-    def _write(self, shard: int, answers: dict[int, dict[str, Any] | None]) -> None:
-        from datasets import Dataset, Features, List, Value, concatenate_datasets
-
-        done = {row: {"prompt_ids": self.prompt_ids[row], **answer} for row, answer in answers.items() if answer}
-        # A small last shard may fail because of its prompts, a whole one only because of the model.
-        if not done and len(answers) == min(SHARD_SIZE, len(self.dataset)):
-            raise FloatingPointError(
-                f"The logits of the model are NaN in all rows from {min(answers)} to {max(answers)}. Check the "
-                "weights and the dtype: float16 overflows in models that were trained in bfloat16."
-            )
-        ids = List(Value("int64"))
-        new = Dataset.from_dict(
-            {name: [answer[name] for answer in done.values()] for name in _NEW_COLUMNS},
-            Features({name: Value("int64") if name == "nfe" else ids for name in _NEW_COLUMNS}),
-        )
-        write_rows(self.folder.shard(shard), concatenate_datasets([self.dataset.select(done), new], axis=1))
-
-
 def as_columns(answer: DecodedRow) -> dict[str, Any] | None:
     """Returns the columns of an answer as lists, or `None` if its logits were NaN."""
     if answer.error is not None:
@@ -229,21 +164,3 @@ def as_columns(answer: DecodedRow) -> dict[str, Any] | None:
     # With `stop_at_eos=False`, there are tokens after the first EOS.
     parts = {"completion_ids": answer.tokens, "commit_step": answer.commit_step}
     return {name: values[: answer.num_tokens].tolist() for name, values in parts.items()} | {"nfe": answer.nfe}
-
-
-def describe_teacher(answerer: Answerer) -> dict[str, Any]:
-    """Returns everything of a model and its settings that affects the answers."""
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    model = answerer.model
-    layers = [layer for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
-    settings = answerer.config.settings().items()
-    return {
-        "seed": answerer.seed,
-        "model": model.config.name_or_path,
-        "commit": getattr(model.config, "_commit_hash", None),
-        "dtype": str(model.dtype),
-        "adapters": sorted({name for x in layers if not x.disable_adapters for name in x.active_adapters}),
-        "weights": model_hash(model),
-        **{f"generation_config.{name}": value for name, value in settings if SETTINGS[name].group not in _NO_CHANGE},
-    }

@@ -160,8 +160,8 @@ class Answerer:
             "dtype": str(self.model.dtype),
             "adapters": sorted({name for x in layers if not x.disable_adapters for name in x.active_adapters}),
             "weights": model_hash(self.model),
-            "generation_config": {
-                name: value
+            **{
+                f"generation_config.{name}": value
                 for name, value in self.config.settings().items()
                 if SETTINGS[name].group not in ("compile", "output")
             },
