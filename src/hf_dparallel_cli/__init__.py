@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import click
 
-from hf_dparallel_rules.settings import suggest
+from hf_dparallel_rules.settings import SettingError, suggest
 
 from .calibrate import calibrate_command
 from .chat import chat_command
@@ -25,6 +25,7 @@ from .export import export_command
 from .generate import generate_command
 from .inspect import inspect_command
 from .models import models_command
+from .options import config_option
 from .play import play_command
 from .push import push_command
 from .serve import serve_command
@@ -33,21 +34,19 @@ from .trajectories import trajectories_command
 
 
 _COMMANDS = (
-    *(demo_command, trajectories_command, train_command, generate_command, chat_command, serve_command),
-    *(evaluate_command, calibrate_command, inspect_command, play_command, push_command, export_command),
-    *(convert_command, models_command, env_command),
+    *(demo_command, trajectories_command, generate_command, chat_command, serve_command, evaluate_command),
+    *(calibrate_command, inspect_command, play_command, push_command, export_command, convert_command),
+    *(models_command, env_command),
 )
+for _command in _COMMANDS:
+    config_option(_command)
 # Errors with messages for users. Other errors are shown with their type.
 _EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
-_AFTER_AN_INTERRUPTION = {
-    "trajectories": ". The same command continues the run",
-    "train": ". Add --resume_from_checkpoint true to continue from the last checkpoint",
-}
 
 
 @click.group(
     "hf-dparallel",
-    commands=_COMMANDS,
+    commands=(*_COMMANDS, train_command),
     invoke_without_command=True,
     context_settings={
         "help_option_names": ["-h", "--help"],
@@ -70,19 +69,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = model_first(sys.argv[1:] if argv is None else argv)
     name = words[0] if words and words[0] in program.commands else ""
     title = f"hf-dparallel {name}".rstrip()
+    # No progress bars of less than a second, and few lines of them in a file.
+    os.environ.setdefault("TQDM_DELAY", "1")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_MININTERVAL", "30")
     try:
-        return program.main(words, "hf-dparallel", standalone_mode=False) or 0
+        program.main(words, "hf-dparallel", standalone_mode=False)
+        return 0
     except click.Abort:
-        click.echo(f"{title}: interrupted{_AFTER_AN_INTERRUPTION.get(name, '')}", err=True)
+        click.echo(f"{title}: interrupted", err=True)
         return 130
-    except click.UsageError as error:
-        text = error.format_message()
+    except (click.UsageError, SettingError) as error:
+        text = error.format_message() if isinstance(error, click.UsageError) else str(error)
         if isinstance(error, click.NoSuchOption):
             known = [str(param.name) for param in program.commands[name].params]
-            text = f"{error.message} {suggest(error.option_name.lstrip('-'), known)}".replace("mean `", "mean `--")
-        text = " ".join(text.split())
-        click.echo(f"{title}: error: {text} (`{title} --help` lists the options)", err=True)
-        return error.exit_code
+            text = f"{error.message} {suggest(error.option_name.lstrip('-'), known)}"
+        click.echo(f"{title}: error: {' '.join(text.split())} (`{title} --help` lists the options)", err=True)
+        return 2
     except Exception as error:
         if os.environ.get("HF_DPARALLEL_DEBUG"):
             raise
@@ -92,9 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def model_first(words: Sequence[str]) -> list[str]:
     """Returns the words with the value of `--model NAME` as the first argument of the command."""
-    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--model=") else [word])]
     place = words.index("--model") if "--model" in words[:-1] else 0
-    return [words[0], words[place + 1], *words[1:place], *words[place + 2 :]] if place else words
+    return [words[0], words[place + 1], *words[1:place], *words[place + 2 :]] if place else list(words)
 
 
 def _one_line(error: Exception) -> str:

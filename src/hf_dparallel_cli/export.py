@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from .options import common_options, settings_options
+from .options import FOLDER, settings_options
 
 
 _ENGINE_HELP = "SGLang for SDAR and LLaDA2, LMDeploy for SDAR, transformers for the published code of a family."
@@ -14,13 +14,12 @@ _ENGINE_HELP = "SGLang for SDAR and LLaDA2, LMDeploy for SDAR, transformers for 
 @click.command()
 @click.argument("student", type=click.Path())
 @click.option("--engine", type=click.Choice(("sglang", "lmdeploy", "transformers")), required=True, help=_ENGINE_HELP)
-@click.option("--output_dir", type=click.Path(), required=True, help="New folder for the merged weights.")
+@click.option("--output_dir", type=FOLDER, required=True, help="New folder for the merged weights.")
 @click.option("--base_model", help="Base model, whose code is copied. By default the one that the student names.")
 @settings_options
-@common_options
 def export_command(
     student: str, engine: str, output_dir: str, base_model: str | None, settings: dict[str, Any]
-) -> dict[str, Any]:
+) -> None:
     """Write a student for a serving engine, or for the published code of its family.
 
     STUDENT is a model or adapter: its name on the Hub, or a folder. The line that starts the engine is printed.
@@ -30,11 +29,8 @@ def export_command(
     from hf_dparallel.demo import STUDENT, TEACHER, path_of
     from hf_dparallel.hub.export import export_for_engine
 
-    from .loading import checked_name, read_settings
+    from .loading import read_settings
 
     path, given = path_of(student), read_settings(settings)
     base_model = base_model or (TEACHER if path == STUDENT else None)
-    with checked_name("student", path):
-        launch = export_for_engine(path, engine, output_dir, base_model=base_model, generation_config=given)
-    click.echo(launch)
-    return {"engine": engine, "output_dir": output_dir, "launch": launch}
+    click.echo(export_for_engine(path, engine, output_dir, base_model=base_model, generation_config=given))

@@ -6,25 +6,20 @@ from typing import Any
 
 import click
 
-from .options import common_options
-
 
 _FAMILIES = Path(__file__).parents[1] / "hf_dparallel" / "models"
 
 
 @click.command()
-@common_options
-def models_command() -> dict[str, Any]:
+def models_command() -> None:
     """List published checkpoints that load by name."""
-    architectures = read_published()
     formatter = click.HelpFormatter(max_width=110)
-    for row in architectures:
+    for row in read_published():
         heading = f"{row['family']}, attention: {describe_attention(row)}. Checked against {row['checked_against']}"
         with formatter.section(heading):
             about = [(each["name"], f"{each['size']}, {each['license']}") for each in row["checkpoints"]]
             formatter.write_dl(about, col_max=60)
     click.echo(formatter.getvalue().strip())
-    return {"architectures": architectures}
 
 
 def read_published() -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The options that commands share. A group of them is one argument, a dictionary, of the command's function."""
 
-import json
 import re
 from collections.abc import Callable
 from functools import wraps
@@ -12,14 +11,12 @@ import click
 
 from hf_dparallel_rules.settings import SETTINGS, Setting, suggest
 
-from .console import quiet_libraries
-
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 COUNT, PORT = click.IntRange(1), click.IntRange(0, 2**16 - 1)
+FOLDER = click.Path(file_okay=False)
 DTYPES = click.Choice(("auto", "bfloat16", "float16", "float32"))
-REWARDS = ("numeric", "math")
 # The settings of decoding that change an answer, and that words on the command line can give.
 DECODING_SETTINGS = [
     setting
@@ -32,17 +29,14 @@ def grouped(argument: str, *options: Decorator) -> Decorator:
     """Returns a decorator that adds options, and passes their values as one dictionary."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        names: list[str] = []
-
         @wraps(function)
         def run(**values: Any) -> Any:
             return function(**{argument: {name: values.pop(name) for name in names}}, **values)
 
-        others = len(getattr(function, "__click_params__", ()))
         decorated: Callable[..., Any] = run
         for option in reversed(options):
             decorated = option(decorated)
-        names += [param.name for param in vars(decorated)["__click_params__"][others:]]
+        names = [param.name for param in vars(decorated)["__click_params__"][-len(options) :]]
         return decorated
 
     return decorate
@@ -91,50 +85,29 @@ prompt_options = grouped(
     "prompt",
     click.argument("word", metavar="[PROMPT]", required=False),
     click.option("--prompt", "text", help="The prompt, also by name. By default it is read from stdin."),
-    click.option("--prompt_file", type=click.Path(), help="Read the prompt from this file."),
 )
+raw_option = click.option("--raw", is_flag=True, help="Continue the prompt without the chat template.")
 batch_option = click.option(
     "--batch_size", type=COUNT, help="Prompts decoded together. By default 16 on a GPU, 8 on a CPU."
 )
-_settings = grouped("settings", *map(_setting_option, DECODING_SETTINGS))
+# `settings`: the argument of `loading.read_settings`.
+settings_options = grouped("settings", *map(_setting_option, DECODING_SETTINGS))
 seed_option = click.option("--seed", type=int, default=0, help="Seed for sampling.")
-
-
-def settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the decoding settings, and passes those that were given as `settings`. Others are the recipe's."""
-
-    @wraps(function)
-    def run(settings: dict[str, Any], **values: Any) -> Any:
-        given = {name: value for name, value in settings.items() if value not in (None, ())}
-        return function(settings={name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}, **values)
-
-    return _settings(run)
 
 
 def reward_option(*others: str) -> Decorator:
     """Returns the option that says when an answer is right."""
     about = "Right answers. 'numeric': the last number is that of the column 'answer'. 'math': as 'solution'."
-    return click.option("--reward", type=click.Choice((*REWARDS, *others)), default="numeric", help=about)
+    return click.option("--reward", type=click.Choice(("numeric", "math", *others)), default="numeric", help=about)
 
 
-def common_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--config`, `--json` and `--quiet`, and writes the results that the function returns."""
+def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--json`, the file for the figures that the function returns."""
 
-    @click.option(
-        "--config",
-        type=click.Path(),
-        multiple=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_read_files,
-        help="YAML file with any of these options. Options on the command line override it.",
-    )
-    @click.option("--json", "json_file", type=click.Path(), help="Write the results to this JSON file.")
-    @click.option("--quiet", is_flag=True, help="Write only errors to stderr.")
+    @click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write the results to this JSON file.")
     @wraps(function)
-    def run(json_file: str | None, quiet: bool, **values: Any) -> None:
-        with quiet_libraries(quiet):
-            figures = function(**values)
+    def run(json_file: str | None, **values: Any) -> None:
+        figures = function(**values)
         if json_file is not None and figures is not None:
             from hf_dparallel.reports import write_json
 
@@ -143,37 +116,41 @@ def common_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _read_files(ctx: click.Context, param: click.Parameter, paths: tuple[str, ...]) -> None:
-    """Reads YAML files as defaults of the options."""
-    params = {name: one for one in ctx.command.params for name in (one.name, one.opts[0].lstrip("-")) if name}
-    for path in paths:
-        for key, value in _read_yaml(path).items():
-            found = params.get(str(key).replace("-", "_"))
-            if found is None or found is param:
-                meant = suggest(str(key), params) or f"Remove `{key}`."
-                raise click.UsageError(f"`{path}` has `{key}`, which is not an option of this command. {meant}")
-            values = value if isinstance(value, list) else [value]
-            if None in values or (isinstance(value, list) and not found.multiple):
-                raise click.UsageError(f"`{key}` in `{path}` needs one value, got {value}.")
-            if isinstance(found.type, click.types.StringParamType | click.Path) and not all(
-                isinstance(item, str) for item in values
-            ):
-                # YAML reads `no` as False and 012 as 10.
-                raise click.UsageError(f"`{key}` in `{path}` must be a text, got {value}. Put it in quotes.")
-            # As text, so that 2.5 is not read as the integer 2.
-            texts = [json.dumps(item) if isinstance(item, dict) else str(item) for item in values]
-            ctx.default_map = {**(ctx.default_map or {}), str(found.name): texts if found.multiple else texts[0]}
-
-
-def _read_yaml(path: str) -> dict[str, Any]:
+def _read_file(ctx: click.Context, option: click.Parameter, path: str | None) -> None:
+    """Reads a YAML file as defaults of the options."""
+    if path is None:
+        return
     import yaml  # here, because it would double the time of --help
 
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise click.UsageError(f"the file of --config must be YAML: {error}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"the file of --config cannot be read: {error}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise click.UsageError(f"`config={path}` cannot be read: {error}") from error
     if not isinstance(values, dict):
-        raise click.UsageError("the file of --config must be a YAML mapping, `name: value`")
-    return values
+        raise click.UsageError(f"`config={path}` must be a YAML mapping, `name: value`.")
+    params = {name: one for one in ctx.command.params for name in (one.name, one.opts[0].lstrip("-")) if one != option}
+    defaults: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in params:
+            meant = suggest(str(key), params) or f"Remove `{key}`."
+            raise click.UsageError(f"`{path}` has `{key}`, which is not an option of this command. {meant}")
+        param = params[key]
+        items = value if param.multiple and isinstance(value, list) else [value]
+        # YAML reads `no` as False and 012 as 10.
+        is_text = isinstance(param.type, click.types.StringParamType | click.Path)
+        if not all(isinstance(item, str if is_text else str | int | float) for item in items):
+            kind = "a text, in quotes" if is_text else "one value"
+            raise click.UsageError(f"`{key}` in `{path}` must be {kind}, got {value!r}.")
+        # As text, so that 2.5 is not read as the integer 2.
+        defaults[str(param.name)] = [str(item) for item in items] if param.multiple else str(value)
+    ctx.default_map = defaults
+
+
+config_option = click.option(
+    "--config",
+    type=click.Path(),
+    is_eager=True,
+    expose_value=False,
+    callback=_read_file,
+    help="YAML file with any of these options. Options on the command line override it.",
+)

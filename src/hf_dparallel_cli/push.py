@@ -6,11 +6,11 @@ from typing import Any
 import click
 
 from .console import echo_table, note
-from .options import common_options, settings_options
+from .options import FOLDER, settings_options
 
 
 @click.command()
-@click.argument("path", type=click.Path())
+@click.argument("path", type=FOLDER)
 @click.argument("repo_id")
 @click.option("--base_model", help="Hub name of the base model, if it was a folder.")
 @click.option("--report", type=click.Path(), help="Results for the card: the file of `evaluate --json FILE`.")
@@ -22,7 +22,6 @@ from .options import common_options, settings_options
 @click.option("--commit_message", default="Upload with hf-dparallel", help="Message of the commit.")
 @click.option("--dry_run", is_flag=True, help="Run the checks, and show the card and the files, without uploading.")
 @settings_options
-@common_options
 def push_command(
     path: str,
     repo_id: str,
@@ -33,36 +32,27 @@ def push_command(
     dry_run: bool,
     settings: dict[str, Any],
     **on_card: str | None,
-) -> dict[str, Any]:
+) -> None:
     """Publish an adapter or a model on the Hub, with a card.
 
     PATH is its folder, REPO_ID the name of the repository, such as user/llada-dparallel.
 
     Example: hf-dparallel push runs/student user/my-student --dry_run
     """
-    from hf_dparallel.hub.push import push_model_to_hub
+    from hf_dparallel.hub.push import CARD_NAME, files_to_push, push_model_to_hub
 
     from .loading import read_settings
 
-    about: dict[str, Any] = {"repo_id": repo_id, "generation_config": read_settings(settings), **on_card}
+    about: dict[str, Any] = {"generation_config": read_settings(settings), **on_card}
     if dry_run:
-        return show(path, **about)
+        files = files_to_push(path, repo_id, **about)
+        card = files[CARD_NAME]
+        click.echo(card.decode() if isinstance(card, bytes) else card.read_text(encoding="utf-8"))
+        sizes = {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in files.items()}
+        echo_table({name: f"{size:,} bytes" for name, size in sizes.items()})
+        note(f"Nothing was sent. Not checked: whether you may write to {repo_id}.")
+        return
     how: dict[str, Any] = {"revision": revision, "create_pr": create_pr, "commit_message": commit_message}
     # As in huggingface_hub, the default of an organization applies.
-    commit = push_model_to_hub(path, **about, **how, private=private or None)
-    figures = {"url": commit.pr_url or commit.commit_url, "commit": commit.oid, "repo_id": commit.repo_url.repo_id}
-    echo_table(figures)
-    return figures
-
-
-def show(path: str, repo_id: str, **about: Any) -> dict[str, Any]:
-    """Prints what would be pushed, and returns the sizes of the files in bytes."""
-    from hf_dparallel.hub.push import CARD_NAME, files_to_push
-
-    files = files_to_push(path, repo_id, **about)
-    card = files[CARD_NAME]
-    click.echo(card.decode() if isinstance(card, bytes) else card.read_text(encoding="utf-8"))
-    sizes = {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in files.items()}
-    echo_table({name: f"{size:,} bytes" for name, size in sizes.items()})
-    note(f"Nothing was sent. Not checked: whether you may write to {repo_id}.")
-    return {"repo_id": repo_id, "files": sizes}
+    commit = push_model_to_hub(path, repo_id, **about, **how, private=private or None)
+    click.echo(commit.pr_url or commit.commit_url)

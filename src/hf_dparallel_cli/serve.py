@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .console import note
-from .options import COUNT, PORT, base_options, common_options, settings_options
+from .options import COUNT, PORT, base_options, settings_options
 
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ def read_api_key(context: click.Context, option: click.Parameter, given: str | N
 @click.option("--grace_seconds", type=click.FloatRange(0), default=30.0, help="Seconds to finish requests at the end.")
 @click.option("--log_level", type=LOG_LEVELS, default="info", help="'info' logs each request with its status.")
 @settings_options
-@common_options
 def serve_command(
     source: dict[str, Any],
     adapters: tuple[str, ...],
@@ -66,7 +65,7 @@ def serve_command(
     grace_seconds: float,
     log_level: str,
     settings: dict[str, Any],
-) -> dict[str, int]:
+) -> None:
     """Answer requests of OpenAI clients over HTTP, until a signal arrives.
 
     The field `model` of a request names one of the adapters, or the base model. Without it, the first adapter answers.
@@ -110,7 +109,6 @@ def serve_command(
     note(f"Stopped. Prompts answered: {engine.num_prompts}.")
     if engine.failure is not None:
         raise RuntimeError(f"The decoding thread has failed: {engine.failure!r}") from engine.failure
-    return {"num_prompts": engine.num_prompts, "num_tokens": engine.num_tokens, "num_passes": engine.num_passes}
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -160,9 +158,10 @@ def served_models(
     """
     from hf_dparallel.demo import path_of
     from hf_dparallel.generation.compatibility import active_adapter, set_adapter
+    from hf_dparallel.generation.configuration import resolve
     from hf_dparallel.serving.requests import ServedModel
 
-    from .loading import checked_name, resolve_settings
+    from .loading import checked_name
 
     # MODEL may be an adapter itself, and is then active.
     base = ServedModel(name, model, tokenizer, generation_config, active_adapter(model))
@@ -176,7 +175,7 @@ def served_models(
     for each in served:
         # All settings, while its own recipe is the active one.
         set_adapter(model, each.adapter)
-        each.generation_config = resolve_settings(model, generation_config, tokenizer)
+        each.generation_config = resolve(model, generation_config, tokenizer)
     return {each.name: each for each in served}
 
 

@@ -6,8 +6,6 @@ Its options are the fields of dataclasses, most of them of transformers and TRL,
 
 import click
 
-from .console import quiet_libraries
-
 
 @click.command(
     add_help_option=False,
@@ -17,10 +15,6 @@ from .console import quiet_libraries
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def train_command(words: tuple[str, ...]) -> None:
     """Runs the command on the words, which the parser of the dataclasses reads."""
-    with quiet_libraries("--quiet" in words):
-        from . import training
+    from .training import read_arguments, train
 
-        if {"-h", "--help"} & {*words}:
-            click.echo(training.Parser().format_help())
-            return
-        training.train(*training.read_arguments(words))
+    train(*read_arguments(words))

@@ -5,7 +5,6 @@ import re
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any, NoReturn
@@ -13,7 +12,6 @@ from typing import Any, NoReturn
 import click
 import datasets
 import yaml
-from tqdm import tqdm
 from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,
@@ -30,9 +28,8 @@ from hf_dparallel.demo import path_of
 from hf_dparallel.environment import require
 from hf_dparallel.generation.compatibility import has_adapter
 from hf_dparallel.hub.card import SUMMARY_NAME
-from hf_dparallel.reports import write_json
 from hf_dparallel.training.config import CertaintyForcingConfig
-from hf_dparallel.training.student import base_model, special_token_id
+from hf_dparallel.training.student import special_token_id
 from hf_dparallel.training.trainer import CertaintyForcingTrainer
 from hf_dparallel_rules.settings import suggest
 
@@ -55,8 +52,6 @@ class StudentArguments(ModelConfig):
 
 @dataclass
 class DataArguments:
-    """Data arguments, and where the figures go."""
-
     dataset_name: str = field(
         metadata={
             "help": "Trajectories: a dataset on the Hub, a folder, or a .csv, .json, .jsonl or .parquet file. For an "
@@ -73,10 +68,6 @@ class DataArguments:
     drop_long_rows: bool = field(
         default=False, metadata={"help": "Drop rows that are longer than `max_length`, which are otherwise an error."}
     )
-    json: str | None = field(
-        default=None, metadata={"help": "Write the results to this JSON file.", "metavar": "FILE"}
-    )
-    quiet: bool = field(default=False, metadata={"help": "Write only errors to stderr."})
 
 
 ARGUMENTS = (DataArguments, CertaintyForcingConfig, StudentArguments)
@@ -86,40 +77,26 @@ _DESCRIBED = {
     *("learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size", "gradient_accumulation_steps"),
     *("bf16", "use_cpu", "seed", "report_to", "eval_strategy", "save_steps", "push_to_hub"),
 }
-_SHORT_NAMES = {"model": "model_name_or_path", "dataset": "dataset_name"}
 
 
 class Parser(TrlParser):
     """Parses options and `--config` as TRL's commands do. Wrong usage is a `click.UsageError`."""
 
     def __init__(self):
-        inherited = {each.name for kind in (TrainingArguments, ModelConfig) for each in fields(kind)}
-        self._hidden = inherited - _DESCRIBED
         super().__init__(
             ARGUMENTS,
             prog="hf-dparallel train",
             usage="hf-dparallel train MODEL [--config FILE] [options]",
             description="Certainty-forcing distillation on trajectories. --config FILE is a YAML file with any of "
             "these options. All other fields of `transformers.TrainingArguments` and `trl.ModelConfig` are options, "
-            "too.",
+            "too. --resume_from_checkpoint true continues from the last checkpoint in --output_dir.",
             epilog="Example: hf-dparallel train demo --dataset_name runs/data --use_peft --output_dir runs/student",
             allow_abbrev=False,
         )
-
-    def add_argument(self, *names: str, **about: Any) -> Any:
-        """Adds an argument, with a help text of ours, or with none if it is one that `--help` leaves out."""
-        name = names[0].removeprefix("--no_").removeprefix("--")
-        if name in self._hidden:
-            about["help"] = SUPPRESS
-        elif names[0].startswith("--no_"):
-            about["help"] = f"Turns --{name} off."
-        elif name == "resume_from_checkpoint":
-            about["help"] = "'true' continues from the last checkpoint of --output_dir, a folder from this checkpoint."
-        return super().add_argument(*names, **about)
-
-    def set_defaults_with_config(self, **values: Any) -> list[str]:
-        """Reads the values of a YAML file, with the short names of options, too."""
-        return super().set_defaults_with_config(**{_SHORT_NAMES.get(name, name): x for name, x in values.items()})
+        inherited = {each.name for kind in (TrainingArguments, ModelConfig) for each in fields(kind)}
+        for action in self._actions:
+            if action.dest in inherited - _DESCRIBED:
+                action.help = SUPPRESS
 
     def error(self, message: str) -> NoReturn:
         raise click.UsageError(message)
@@ -157,40 +134,32 @@ def train(data: DataArguments, training: CertaintyForcingConfig, student: Studen
     resumed = {"true": True, "false": None}.get(str(resumed).lower(), resumed)
     if not resumed:
         check_output_dir(training.output_dir)
-    splits = load_splits(data, training)
+    splits = {"train_dataset": load_split(data.dataset_name, data.dataset_config, data.dataset_train_split)}
+    if training.eval_strategy != "no":
+        splits["eval_dataset"] = load_split(data.dataset_name, data.dataset_config, data.dataset_test_split)
     model, tokenizer = load_student(student)
     if data.drop_long_rows:
         splits = {name: drop_long_rows(rows, name, training, model, tokenizer) for name, rows in splits.items()}
-    is_raw = has_texts(splits["train_dataset"])
-    if is_raw and tokenizer.chat_template is not None:
-        note(
-            "The column `prompt` has texts, which are trained on without the chat template. For a chat, give messages."
-        )
     trainer = CertaintyForcingTrainer(
         model=model, args=training, processing_class=tokenizer, peft_config=get_peft_config(student), **splits
     )
-    if trainer.is_world_process_zero():
-        note(describe_training(trainer))
     trainer.train(resume_from_checkpoint=resumed)
     trainer.save_model()
     if training.push_to_hub:
         is_on_hub = data.dataset_name != DEMO and not Path(data.dataset_name).exists()
         trainer.push_to_hub(dataset_name=data.dataset_name if is_on_hub else None)
-    # The last value of everything that was logged.
-    figures = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
-    figures["output_dir"] = training.output_dir
     # Processes that end without it may abort. What wraps the model goes first: were it the last to hold the group of
     # processes, it would wait for the group's threads, which wait for the interpreter.
     trainer.model_wrapped = trainer.model
     trainer.accelerator.free_memory()
     trainer.accelerator.end_training()
-    if not trainer.is_world_process_zero():
-        return
-    echo_table({name: value for name, value in figures.items() if not name.endswith(("_flos", "_per_second"))})
-    command = "generate --raw --prompt TEXT" if is_raw or tokenizer.chat_template is None else "chat"
-    click.echo(f"\nNext: hf-dparallel {command} --model {quote(training.output_dir)}")
-    if data.json is not None:
-        write_json(figures, data.json)
+    if trainer.is_world_process_zero():
+        # The last value of everything that was logged.
+        figures = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
+        echo_table({name: value for name, value in figures.items() if not name.endswith(("_flos", "_per_second"))})
+        is_raw = tokenizer.chat_template is None or has_texts(splits["train_dataset"])
+        command = "generate --raw --prompt TEXT" if is_raw else "chat"
+        click.echo(f"\nNext: hf-dparallel {command} --model {quote(training.output_dir)}")
 
 
 def check_output_dir(folder: str) -> None:
@@ -202,45 +171,24 @@ def check_output_dir(folder: str) -> None:
         )
 
 
-def load_splits(data: DataArguments, training: CertaintyForcingConfig) -> dict[str, datasets.Dataset]:
-    """Returns the rows to train on and, if there is an `eval_strategy`, those to evaluate on."""
-    load = partial(load_split, data.dataset_name, data.dataset_config)
-    splits = {"train_dataset": load(data.dataset_train_split)}
-    if training.eval_strategy != "no":
-        splits["eval_dataset"] = load(data.dataset_test_split)
-    return splits
-
-
 def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Returns model and tokenizer. The trainer chooses the device."""
     name = path_of(arguments.model_name_or_path)
     quantization = get_quantization_config(arguments)
     if quantization is not None:
         require("load_in_4bit", "bitsandbytes")
-    revision = {"revision": arguments.model_revision}
     with checked_name("model_name_or_path", name):
-        tokenizer = AutoTokenizer.from_pretrained(name, **revision)
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=arguments.model_revision)
         model = AutoModelForMaskedLM.from_pretrained(
             name,
             dtype=arguments.dtype,
             attn_implementation=arguments.attn_implementation,
+            revision=arguments.model_revision,
             **({} if quantization is None else {"quantization_config": quantization}),
-            **revision,
         )
     if has_adapter(model):
         raise ValueError(f"`model={arguments.model_name_or_path}` is an adapter already. Give its base model.")
     return model, tokenizer
-
-
-def describe_training(trainer: CertaintyForcingTrainer) -> str:
-    """Describes the trained parameters and the sequences of a step."""
-    args, model = trainer.args, base_model(trainer.model)
-    trained, total = (
-        tqdm.format_sizeof(model.num_parameters(only_trainable=only)).replace("G", "B") for only in (True, False)
-    )
-    num_sequences = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    text = f"Training {trained} of {total} parameters with batches of {num_sequences} sequences."
-    return text if trained != total else f"{text} --use_peft trains an adapter instead."
 
 
 def drop_long_rows(
@@ -250,7 +198,7 @@ def drop_long_rows(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
 ) -> datasets.Dataset:
-    """Returns the tokenized rows of at most `max_length` tokens, and logs how many were dropped."""
+    """Returns the tokenized rows of at most `max_length` tokens, and tells how many were dropped."""
     chat: Any = training.chat_template_kwargs  # a dictionary, as the configuration reads it
     rows = prepare_dataset(
         rows,
@@ -259,9 +207,10 @@ def drop_long_rows(
         eos_token_id=special_token_id("eos_token_id", model, tokenizer),
         chat_template_kwargs=chat,
     )
-    max_length = training.max_length
-    kept = rows.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= max_length)
+    kept = rows.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= training.max_length)
     if not len(kept):
-        raise ValueError(f"All rows of `{split}` are longer than max_length={max_length}. Raise --max_length.")
-    note(f"Dropped {len(rows) - len(kept)} of {len(rows)} rows longer than max_length={max_length}.")
+        raise ValueError(
+            f"All rows of `{split}` are longer than max_length={training.max_length}. Raise --max_length."
+        )
+    note(f"Dropped {len(rows) - len(kept)} of {len(rows)} rows longer than max_length={training.max_length}.")
     return kept

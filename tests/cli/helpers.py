@@ -1,6 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What the commands of these tests decode, and what they should answer."""
 
+from functools import cache
+
 from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import DiffusionGenerationMixin, enable_diffusion_generation
@@ -11,11 +13,18 @@ from ..helpers import make_tokenizer, write_jsonl
 DECODING = ["--max_new_tokens", "8", "--block_length", "4", "--entropy_threshold", "1.0"]
 
 
+@cache
+def load(checkpoint: str):
+    """Returns the model of a checkpoint, loaded once."""
+    model = AutoModelForMaskedLM.from_pretrained(checkpoint)
+    if not isinstance(model, DiffusionGenerationMixin):
+        enable_diffusion_generation(model, make_tokenizer().mask_token_id)
+    return model
+
+
 def answer(checkpoint: str, *messages: str, **settings) -> tuple[str, int]:
     """Returns the answer of `generate` to a conversation, and the number of passes."""
-    tokenizer, model = make_tokenizer(), AutoModelForMaskedLM.from_pretrained(checkpoint)
-    if not isinstance(model, DiffusionGenerationMixin):
-        enable_diffusion_generation(model, tokenizer.mask_token_id)
+    tokenizer, model = make_tokenizer(), load(checkpoint)
     chat = [{"role": "user", "content": message} for message in messages]
     ids = tokenizer.apply_chat_template(chat, return_dict=True, return_tensors="pt")["input_ids"]
     settings = {"max_new_tokens": 8, "block_length": 4, "entropy_threshold": 1.0} | settings

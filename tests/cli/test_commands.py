@@ -2,12 +2,10 @@
 """Every command end to end on tiny random checkpoints."""
 
 import io
-import re
 import sys
 from pathlib import Path
 
 import datasets
-import peft
 import pytest
 import torch
 import yaml
@@ -18,7 +16,6 @@ from hf_dparallel import DiffusionGenerationConfig, demo
 from hf_dparallel.data.trajectories import generate_trajectories
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import Evaluation
-from hf_dparallel_cli import answer_streamer, loading
 from hf_dparallel_cli.loading import load_split
 
 from ..helpers import make_llada, make_prompts, make_tokenizer, read_json, read_jsonl, write_jsonl
@@ -30,12 +27,10 @@ TRAINING = ["--max_length", "16", "--block_length", "4", "--report_to", "none", 
 
 def test_env(hf, monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.15.0+cu132")
-    code, out, _ = hf("env", "--json", "figures/env.json")
-    figures = read_json("figures/env.json")
-    assert code == 0
+    code, out, _ = hf("env")
+    names = {"transformers", "peft", "trl", "datasets", "accelerate", "python", "cpu_count", "gpus", "bf16_on_gpu"}
+    assert code == 0 and names <= {line.split()[1].rstrip(":") for line in out.splitlines()}
     assert "- torch: 2.15.0+cu132" in out and f"- hf_dparallel: {hf_dparallel.__version__}" in out
-    assert set(figures) >= {"transformers", "peft", "trl", "datasets", "evaluate", "accelerate", "huggingface_hub"}
-    assert set(figures) >= {"python", "platform", "cpu_count", "gpus", "bf16_on_gpu"}
 
 
 def test_demo_passes_its_settings_on(hf, monkeypatch, tmp_path):
@@ -71,44 +66,17 @@ def test_how_a_model_is_loaded(hf, checkpoint, monkeypatch):
     monkeypatch.setattr("hf_dparallel_cli.loading.AutoModelForMaskedLM.from_pretrained", from_pretrained)
     flags = ["--device", "cpu", "--attn_implementation", "eager", "--revision", "v1", "--dtype", "bfloat16"]
     ask = ["generate", checkpoint, "--prompt", "5", *DECODING]
-    assert hf(*ask, *flags)[0] == 0 and seen.pop("device_map") == torch.device("cpu")
+    assert hf(*ask, *flags)[0] == 0 and seen.pop("device_map") == "cpu"
     expected = {"attn_implementation": "eager", "revision": "v1", "dtype": "bfloat16", "trust_remote_code": False}
     assert seen == expected
     monkeypatch.setattr("hf_dparallel.environment.find_spec", lambda name: None)
     code, _, err = hf(*ask, "--load_in_4bit")
     assert code == 1 and "`pip install bitsandbytes`" in err
-    assert hf(*ask, "--device", "nowhere")[0] == 1
 
 
-@pytest.mark.parametrize(
-    "variable, size, expected",
-    [(None, 10**7, 1), ("OMP_NUM_THREADS", 10**7, 2), ("MKL_NUM_THREADS", 10**7, 2), (None, 1, 2)],
-)
-def test_a_small_model_shares_the_cores(hf, checkpoint, monkeypatch, variable, size, expected):
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    if variable:
-        monkeypatch.setenv(variable, "2")
-    monkeypatch.setattr(loading, "_SMALL_MODEL", size)
-    seen, before = [], torch.get_num_threads()
-    monkeypatch.setattr(
-        answer_streamer,
-        "answer",
-        lambda *args: seen.append(torch.get_num_threads()) or {"text": "", "nfe": 1, "tokens_per_forward": 1.0},
-    )
-    torch.set_num_threads(2)
-    try:
-        hf("generate", "--model", checkpoint, "--prompt", "5 6")
-        assert (seen, torch.get_num_threads()) == ([expected], 2)
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_generate_reads_files_and_stdin_and_streams(hf, checkpoint, tmp_path, monkeypatch):
+def test_generate_reads_stdin_and_streams(hf, checkpoint, monkeypatch):
     flags = ["generate", "--model", checkpoint, *DECODING]
     expected = hf(*flags, "--prompt", "5 6")[1]
-    (tmp_path / "prompt.txt").write_text("5 6\n")
-    assert hf(*flags, "--prompt_file", "prompt.txt")[1] == expected
     monkeypatch.setattr(sys, "stdin", io.StringIO("5 6\n"))
     assert hf(*flags)[1] == expected
     # The prompt needs no name, wherever it stands; a switch has no value.
@@ -116,12 +84,11 @@ def test_generate_reads_files_and_stdin_and_streams(hf, checkpoint, tmp_path, mo
     for words in ([model, *settings, "--stream", "5 6"], [model, "5 6", *settings]):
         assert hf("generate", *words)[:2] == (0, expected)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    assert "`prompt` is missing" in hf(*flags)[2]
+    assert "`prompt` is empty" in hf(*flags)[2]
     # Drafts, in yellow, are for terminals.
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
     code, out, _ = hf(*flags, "--prompt", "5 6", "--stream")
-    assert code == 0 and "\033[33m" in out and out.endswith("\n\033[?25h")
+    assert code == 0 and "\033[33m" in out and out.endswith(expected.split()[-1] + "\n")
 
 
 def test_generate_raw_leaves_the_chat_template_out(hf, checkpoint):
@@ -159,34 +126,21 @@ def test_sweeps(hf, asked):
 
 
 def test_calibrate(hf, asked):
-    flags = [*asked[2:], "--max_new_tokens", "8", "--output_dir", "out"]
-    flags += ["--block_lengths", "4", "--block_lengths", "8"]
+    flags = [*asked[2:], "--max_new_tokens", "8", "--block_length", "4", "--output_dir", "out"]
     loosely = ["calibrate", *asked[:2], *flags, "--max_accuracy_drop", "0.9", "--confidence", "0.5"]
     code, out, _ = hf(*loosely, "--sweep", "entropy_threshold=1,3", "--json", "c.json")
     figures = read_json("c.json")
-    assert code == 0 and len(figures["trials"]) == 4
-    assert figures["num_prompts"] == {"calibration": 4, "confirmation": 4}
+    assert code == 0 and len(figures["trials"]) == 2 and figures["num_prompts"] == 8
     recipe = DiffusionGenerationConfig.from_pretrained("out")
-    assert recipe.max_new_tokens == 8
-    assert figures["recipe"] == {name: getattr(recipe, name) for name in ("block_length", "entropy_threshold")}
-    assert f"block_length {recipe.block_length}, entropy_threshold {recipe.entropy_threshold} keeps" in out
+    assert (recipe.max_new_tokens, recipe.block_length) == (8, 4)
+    assert figures["settings"] == {"entropy_threshold": recipe.entropy_threshold}
+    assert f"entropy_threshold {recipe.entropy_threshold} keeps the accuracy" in out
     record = read_json("out/calibration.json")
-    assert record == {name: value for name, value in figures.items() if name not in ("recipe", "trials")}
-    assert record["max_accuracy_drop"] == 0.9 and record["reference"] == {"block_length": 4, "denoising_steps": 8}
+    assert record == {name: value for name, value in figures.items() if name != "trials"}
+    assert record["max_accuracy_drop"] == 0.9 and record["reference"] == {"denoising_steps": 8}
 
     code, _, err = hf("calibrate", "none", *flags)
     assert code == 1 and "here 4. Fewer than 230 cannot show" in err and "Give 460 prompts or more" in err
-    code, _, err = hf("calibrate", "none", *flags, "--num_samples", "1")
-    assert code == 1 and "`dataset` must have at least 2 prompts" in err
-
-
-def test_inspect_shows_the_decode_of_generate(hf, checkpoint):
-    flags = ["--model", checkpoint, "--prompt", "5 6", "--temperature", "1.0", "--max_new_tokens", "16", "--seed", "3"]
-    flags += ["--block_length", "8"]
-    assert hf("generate", *flags, "--json", "g.json")[0] == 0
-    code, out, _ = hf("inspect", *flags)
-    shown = [word for word in out.strip().splitlines()[-1].split() if not word.startswith("<")]
-    assert code == 0 and shown == read_json("g.json")["text"].split()
 
 
 def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, questions, monkeypatch):
@@ -215,57 +169,40 @@ def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, quest
     assert DiffusionGenerationConfig.from_pretrained("out").cache_implementation == "dual"
     code, _, err = hf("calibrate", *flags, "--sweep", "entropy_threshold=3", "--output_dir", "none")
     assert code == 1 and not list(Path("none").iterdir())
-    assert "For no setting could it be confirmed on 4 prompts that it loses at most 90 points" in last_line(err)
+    assert "No setting was confirmed, on 4 prompts, to lose at most 90 points" in last_line(err)
 
 
-def test_inspect_in_the_terminal(hf, checkpoint):
-    code, out, _ = hf("inspect", "--model", checkpoint, "--prompt", "5 6", *DECODING, "--json", "i.json")
-    figures = read_json("i.json")
-    lines = out.strip().splitlines()
-    answer = hf("generate", "--model", checkpoint, "--prompt", "5 6", *DECODING)[1].strip()
-    assert code == 0 and "\033" not in out
-    assert len(lines) == figures["nfe"] + 2
-    assert all(line.startswith(f"pass {n}/{figures['nfe']}  +") for n, line in enumerate(lines[:-2], start=1))
-    assert lines[-2] == f"{checkpoint}, {figures['nfe']} passes, {figures['tokens_per_forward']:.2f} tokens per pass"
-    assert lines[-1].removesuffix(" </s>").strip() == answer and lines[-3].endswith(lines[-1])
+def test_inspect_shows_the_decode_of_generate(hf, checkpoint):
+    flags = ["--model", checkpoint, "--prompt", "5 6", "--temperature", "1.0", *DECODING]
+    assert hf("generate", *flags, "--json", "g.json")[0] == 0
+    code, out, _ = hf("inspect", *flags)
+    lines, nfe = out.strip().splitlines(), read_json("g.json")["nfe"]
+    assert code == 0 and "\033" not in out and len(lines) == nfe + 2
+    assert all(line.startswith(f"pass {n}/{nfe}  +") for n, line in enumerate(lines[:-2], start=1))
+    assert lines[-2].startswith(f"{checkpoint}, {nfe} passes, ") and lines[-3].endswith(lines[-1])
+    assert lines[-1].removesuffix(" </s>").strip() == read_json("g.json")["text"]
 
 
-def test_inspect_writes_a_page_and_draws_certainty_over_a_dataset(hf, checkpoint, questions):
-    adapted = peft.get_peft_model(
-        AutoModelForMaskedLM.from_pretrained(checkpoint), peft.LoraConfig(r=2, target_modules=["q_proj"])
-    )
-    adapted.save_pretrained("adapter")
-    flags = ["inspect", checkpoint, "--adapter", "adapter", *DECODING, "--json", "i.json"]
-    code, out, err = hf(*flags, "--prompt", "5 6", "--output_file", "out/page.html")
+def test_inspect_writes_a_page(hf, checkpoint):
+    code, out, err = hf("inspect", checkpoint, "5 6", *DECODING, "--output_file", "out/page.html")
     assert code == 0, err
     assert "pass 1/" not in out and "Page: out/page.html\n" in out
-    assert '"name":"adapter"' in Path("out/page.html").read_text() and read_json("i.json")["name"] == "adapter"
-
-    data = ["--figures", "figures", "--dataset", questions, "--prompt_column", "question", "--num_samples", 4]
-    code, out, err = hf(*flags, *data)
-    report = read_json("i.json")
-    assert code == 0 and out == "Figure: figures/confidence_maps.png\n", err
-    assert Path("figures/confidence_maps.png").read_bytes().startswith(b"\x89PNG")
-    methods = report["methods"]
-    assert list(methods) == ["one token per pass", "entropy_threshold=1.0", "entropy_threshold=1.0, with adapter"]
-    # The end of an answer may come before the last pass.
-    assert methods["one token per pass"]["nfe"] > methods["entropy_threshold=1.0"]["nfe"]
+    assert f'"name":"{checkpoint}"' in Path("out/page.html").read_text()
 
 
 def test_trajectories(hf, questions, asked):
-    flags = ["trajectories", *asked, *DECODING, "--output_dir", "out", "--json", "t.json"]
-    code, out, err = hf(*flags)
-    figures = read_json("t.json")
+    flags = ["trajectories", *asked, *DECODING, "--output_dir", "out"]
+    code, out, _ = hf(*flags)
     kept = datasets.Dataset.from_parquet("out/filtered.parquet")
     assert code == 0
-    assert (figures["num_prompts"], figures["num_kept"], figures["num_dropped"]) == (8, 4, 4)
-    assert figures["nfe"] > 0 and figures["file"] == "out/filtered.parquet"
-    assert "num_kept            4\n" in out
+    figures = dict(line.split() for line in out.splitlines()[:5])
+    assert (figures["num_prompts"], figures["num_kept"], figures["file"]) == ("8", "4", "out/filtered.parquet")
+    assert float(figures["nfe"]) > 0
     assert kept["answer"][:] == [row["answer"] for row in read_jsonl(questions)[1::2]]
     assert kept[0]["prompt"] == [{"role": "user", "content": "1 5 2"}] and kept[0]["completion_ids"]
     # Trained on are the rows that were kept.
     assert load_split("out")[:] == kept[:]
-    assert hf(*flags, "--reward", "none")[0] == 0 and read_json("t.json")["num_kept"] == 8
+    assert hf(*flags, "--reward", "none")[0] == 0 and len(load_split("out")) == 8
 
 
 def test_an_infilled_prompt_is_the_answer(hf):
@@ -286,21 +223,18 @@ def test_train_then_decode_with_the_adapter(hf, checkpoint, completions, tmp_pat
     config = {"model_name_or_path": checkpoint, "dataset_name": completions, "use_peft": True, "lora_r": 4}
     (tmp_path / "train.yaml").write_text(yaml.safe_dump(config | {"learning_rate": "1e-2", "num_train_epochs": 9}))
     flags = ["train", "--config", "train.yaml", "--output_dir", "out", *TRAINING]
-    code, out, err = hf(*flags, "--num_train_epochs", "2", "--json", "t.json")
-    figures = read_json("t.json")
+    code, out, err = hf(*flags, "--num_train_epochs", "2")
     adapter = read_json("out/adapter_config.json")
     assert code == 0, err
-    assert re.search(r"Training [\d.]+k of [\d.]+k parameters with batches of 8 sequences\.\n", err)
+    assert out.endswith("\nNext: hf-dparallel chat --model out\n") and "total_flos" not in out
+    figures = {line.split()[0]: line.split()[1] for line in out.splitlines()[:-2]}
+    assert {"loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy"} <= set(figures)
+    assert figures["epoch"] == "2" and adapter["r"] == 4 and adapter["task_type"] is None
     code, _, err = hf(*flags)
     assert code == 1 and "`output_dir=out` holds a model already" in last_line(err)
     assert "--resume_from_checkpoint true" in last_line(err) and read_json("out/adapter_config.json") == adapter
     again = hf("train", "--model", "out", "--dataset_name", completions, "--output_dir", "more", *TRAINING)
     assert again[0] == 1 and "`model=out` is an adapter already. Give its base model." in again[2]
-    assert figures["epoch"] == 2 and figures["output_dir"] == "out" and "total_flos" not in out
-    assert out.endswith("\nNext: hf-dparallel chat --model out\n")
-    assert {"loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy"} <= set(figures)
-    assert "consistency_loss" in out
-    assert adapter["r"] == 4 and adapter["task_type"] is None and len(adapter["target_modules"]) == 7
 
     base = hf("generate", "--model", checkpoint, "--prompt", "5 6", *DECODING)[1]
     student = hf("generate", "--model", checkpoint, "--adapter", "out", "--prompt", "5 6", *DECODING)
@@ -310,29 +244,23 @@ def test_train_then_decode_with_the_adapter(hf, checkpoint, completions, tmp_pat
 
 
 def test_train_resumes_evaluates_and_drops_long_rows(hf, checkpoint, tmp_path):
-    rows = [{"prompt": "5", "completion": "6 7"}] * 4 + [{"prompt": "5", "completion": "6 " * 20}]
+    rows = [{"prompt": "5", "completion": "6 7"}] * 2 + [{"prompt": "5", "completion": "6 " * 20}]
     dataset = write_jsonl(tmp_path / "rows.jsonl", rows)
     flags = ["train", "--model", checkpoint, "--dataset_name", dataset, "--output_dir", "out", *TRAINING]
     flags += ["--per_device_train_batch_size", "1"]
     code, _, err = hf(*flags)
-    assert code == 1 and "1 of the 5 rows of `train_dataset` are longer than max_length=16" in last_line(err)
+    assert code == 1 and "1 of the 3 rows of `train_dataset` are longer than max_length=16" in last_line(err)
     assert "--drop_long_rows" in last_line(err)
-    code, _, err = hf(*flags, "--max_length", "64", "--max_steps", "1", "--output_dir", "short")
-    assert code == 0
-    assert re.search(r"Training (\S+) of \1 parameters .*--use_peft trains an adapter", err)
     code, _, err = hf(*flags, "--drop_long_rows", "--max_length", "1")
     assert code == 1 and "All rows of `train_dataset` are longer than max_length=1" in last_line(err)
     code, _, err = hf(*flags, "--eval_strategy", "epoch")
     assert code == 1 and '--dataset_train_split "train[:90%]" --dataset_test_split "train[90%:]"' in last_line(err)
 
     flags += ["--drop_long_rows", "--save_steps", "2", "--eval_strategy", "epoch", "--dataset_test_split", "train"]
-    code, _, err = hf(*flags, "--num_train_epochs", "1", "--json", "t.json")
-    assert code == 0 and "Dropped 1 of 5 rows longer than max_length=16." in err
-    assert "eval_loss" in read_json("t.json")
-    flags += ["--resume_from_checkpoint", "true"]
-    code, _, err = hf(*flags, "--num_train_epochs", "2", "--json", "t.json")
-    figures = read_json("t.json")
-    assert code == 0 and figures["step"] == 8
+    code, out, err = hf(*flags, "--num_train_epochs", "1")
+    assert code == 0 and "Dropped 1 of 3 rows longer than max_length=16." in err and "eval_loss" in out
+    code, out, err = hf(*flags, "--num_train_epochs", "2", "--resume_from_checkpoint", "true")
+    assert code == 0 and read_json("out/checkpoint-4/trainer_state.json")["global_step"] == 4
 
 
 def test_demo_names_the_bundled_model_and_problems(hf, monkeypatch, checkpoint):
@@ -383,6 +311,6 @@ def test_the_cluster_loads_the_model_and_this_process_filters(hf, checkpoint, mo
     make_prompts(3).to_parquet(tmp_path / "prompts.parquet")
     command = ["trajectories", checkpoint, "--dataset", "prompts.parquet", "--output_dir", "out", "--reward", "none"]
     code, out, _ = hf(*command, *DECODING, "--raw", "--ray_actors", "5")
-    assert code == 0 and "num_kept            3" in out
+    assert code == 0 and "num_kept     3" in out
     assert asked == {"max_actors": 5}
     assert len(datasets.Dataset.from_parquet("out/filtered.parquet")) == 3

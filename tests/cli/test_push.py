@@ -1,6 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel push`, and the other commands on what it has published."""
 
+import re
+
 import pytest
 from transformers import AutoTokenizer
 
@@ -13,14 +15,12 @@ PROMPT = "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many pens are
 
 def test_push_then_generate_with_the_recipe(hub, adapter, hf):
     AutoTokenizer.from_pretrained(TEACHER).save_pretrained(adapter)
-    flags = ["--dataset", "demo", "--num_samples", 2, "--json", "r.json"]
+    flags = ["--dataset", "demo", "--num_samples", 2, "--max_new_tokens", 32, "--json", "r.json"]
     assert hf("evaluate", "--model", BASE, "--adapter", adapter, *flags)[0] == 0
     flags = "--report r.json --max_new_tokens 64 --block_length 32 --private --revision v1 --commit_message First"
-    code, out, _ = hf("push", adapter, "user/student", *flags.split(), "--json", "push.json")
-    figures = read_json("push.json")
-    assert code == 0 and figures["url"] in out
+    code, out, _ = hf("push", adapter, "user/student", *flags.split())
     repository = hub.repository("user/student")
-    assert repository.private and repository.commit("v1") == figures["commit"]
+    assert code == 0 and repository.private and repository.commit("v1") in out
     assert b'"max_new_tokens": 64' in repository.files("v1")["generation_config.json"]
     assert b"| Method" in repository.files("v1")["README.md"]
 
@@ -35,18 +35,17 @@ def test_push_then_generate_with_the_recipe(hub, adapter, hf):
 
 
 def test_a_dry_run_shows_what_would_be_pushed_without_the_network(hub, adapter, hf):
-    code, out, err = hf("push", adapter, "user/new", "--dry_run", "--private", "--json", "files.json")
+    code, out, err = hf("push", adapter, "user/new", "--dry_run", "--private")
     assert code == 0 and "Nothing was sent" in err and "\n# new\n" in out
     assert not hub.requests
     hf("push", adapter, "user/new")
-    pushed = {name: len(content) for name, content in hub.repository("user/new").files().items()}
-    assert read_json("files.json") == {"repo_id": "user/new", "files": pushed}
+    for name, content in hub.repository("user/new").files().items():
+        assert re.search(rf"^{re.escape(name)} +{len(content):,} bytes$", out, flags=re.MULTILINE)
 
 
 def test_the_name_that_is_reported_has_the_owner(hub, adapter, hf):
-    code, out, _ = hf("push", adapter, "student", "--json", "push.json")
+    code, out, _ = hf("push", adapter, "student")
     assert code == 0 and "user/student" in out
-    assert read_json("push.json")["repo_id"] == "user/student"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from transformers import (
 from hf_dparallel import convert_to_diffusion
 from hf_dparallel_cli import main
 
-from ..helpers import MASK, edit_json, make_llada, make_tokenizer, make_word_tokenizer, read_json, refuses
+from ..helpers import MASK, edit_json, make_llada, make_tokenizer, make_word_tokenizer, refuses
 
 
 KINDS = {
@@ -140,11 +140,10 @@ def test_a_quantized_model_is_refused(tmp_path):
 @pytest.mark.parametrize(("flags", "attention"), [((), "full"), (("--block_length", "8"), "block_causal")])
 def test_the_command_writes_a_model_that_is_to_be_trained(tmp_path, capsys, flags, attention):
     original = save(tmp_path / "original", "qwen3", without_mask())
-    folder, figures = tmp_path / "out", tmp_path / "figures.json"
-    command = ["convert", str(tmp_path / "original"), "--output_dir", str(folder), "--json", str(figures), *flags]
+    folder = tmp_path / "out"
+    command = ["convert", str(tmp_path / "original"), "--output_dir", str(folder), *flags]
     assert main(command) == 0
     assert f"{attention}.yaml" in capsys.readouterr().out
-    assert read_json(figures)["mask_token_id"] == 64
     model, tokenizer = AutoModelForMaskedLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert (model.attention, tokenizer.mask_token_id) == (attention, 64)
     assert tokenizer.chat_template == make_tokenizer().chat_template
