@@ -383,7 +383,7 @@ def test_the_blocks_are_as_long_as_in_the_model(tmp_path, caplog):
     foreign.is_native = False
     for model, collator, message in [
         (foreign, make_collator(), "SDARForMaskedDiffusion is none"),
-        (make_sdar(), make_collator(block_length=8), "blocks of SDARForMaskedDiffusion have 4 tokens"),
+        (make_sdar(), make_collator(block_length=8), "`block_length=8` is not that of SDAR.*, which is 4"),
         (make_llada(), make_collator(), "not that of LLaDAForMaskedDiffusion, which is 'full'"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -1,5 +1,4 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,11 +12,9 @@ from transformers import (
     LlamaForCausalLM,
     ModernBertConfig,
     ModernBertForMaskedLM,
-    Trainer,
     TrainingArguments,
 )
 from transformers.modeling_outputs import MaskedLMOutput
-from transformers.trainer_utils import HPSearchBackend
 
 from hf_dparallel import (
     CertaintyForcingTrainer,
@@ -46,6 +43,7 @@ from ..helpers import (
     make_sdar,
     make_tokenizer,
     make_trainer,
+    refuses,
     weights_of,
 )
 
@@ -369,24 +367,33 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path):
             assert torch.equal(weight, expected[name]), (step, name)
 
 
-def test_a_streamed_run_is_resumed_within_a_later_pass(tmp_path):
-    def run(folder, max_steps, checkpoint=None):
-        # Four batches a pass, two of them a step: the passes end with steps 2 and 4.
-        rows = make_dataset(8).to_iterable_dataset(num_shards=2).shuffle(seed=0, buffer_size=4)
-        settings = {"mask_ratio": "random", "gradient_accumulation_steps": 2, "max_steps": max_steps}
-        saving = {"save_strategy": "no" if checkpoint else "steps", "save_steps": 1}
-        trainer = make_trainer(folder, peft_config=lora(), train_dataset=rows, **settings, **saving)
-        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
-        assert trainer.state.global_step == max_steps
-        return weights_of(trainer.model)
+def test_a_streamed_run_is_resumed_within_its_first_pass(tmp_path):
+    def make(folder, **settings):
+        # Three steps a pass.
+        rows = make_dataset(6).to_iterable_dataset(num_shards=2).shuffle(seed=0, buffer_size=4)
+        settings |= {"mask_ratio": "random", "max_steps": 4}
+        return make_trainer(folder, peft_config=lora(), train_dataset=rows, **settings)
 
-    whole = run(tmp_path, 5)
-    run(tmp_path / "shorter", 3)
-    run(tmp_path / "shortest", 1)
-    # In the second pass, at its end, and at the end of runs of fewer steps, in the second pass and in the first.
-    for checkpoint in ("checkpoint-3", "checkpoint-4", "shorter/checkpoint-3", "shortest/checkpoint-1"):
-        resumed = run(tmp_path / "resumed", 5, tmp_path / checkpoint)
-        assert all(torch.equal(weight, whole[name]) for name, weight in resumed.items()), checkpoint
+    whole, resumed = make(tmp_path, save_strategy="steps", save_steps=1), make(tmp_path / "resumed")
+    whole.train()
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    expected = weights_of(whole.model)
+    assert all(torch.equal(weight, expected[name]) for name, weight in weights_of(resumed.model).items())
+    with pytest.raises(ValueError, match="checkpoint-4' is from a later pass over streamed data"):
+        make(tmp_path / "resumed").train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+
+
+def test_a_metric_that_no_evaluation_returns_is_refused_before_the_training(tmp_path):
+    settings = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
+    for name, data in (("masked_acuracy", make_dataset(2)), ("loss", {"a": make_dataset(2)})):
+        trainer = make_trainer(tmp_path, eval_dataset=data, metric_for_best_model=name, **settings)
+        with refuses("metric_for_best_model", match="what the evaluation returns: .*loss"):
+            trainer.train()
+        assert trainer.state.global_step == 0
+    for name, compute_metrics in (("eval_a_masked_entropy", None), ("mine", lambda prediction: {"mine": 1.0})):
+        trainer = make_trainer(tmp_path, eval_dataset={"a": make_dataset(2)}, metric_for_best_model=name, **settings)
+        trainer.compute_metrics = compute_metrics
+        trainer._check_best_metric()
 
 
 def test_a_whole_model_is_resumed_and_the_best_checkpoint_loaded(tmp_path):
@@ -555,25 +562,6 @@ def test_the_seed_decides_the_weights_of_an_adapter(tmp_path):
     assert torch.equal(weights[0][name], weights[1][name]) and not torch.equal(weights[0][name], weights[2][name])
 
 
-@pytest.mark.parametrize("kind", ["LoRA", "DoRA", "two adapters"])
-def test_autocast_keeps_no_float32_copies_for_lora_and_has_the_same_gradients(tmp_path, kind):
-    """Oracle: PEFT's own way. DoRA's norms are more exact with the copies; two adapters add up gradients in one."""
-    gradients, sizes = [], []
-    for training_step in (Trainer.training_step, CertaintyForcingTrainer.training_step):
-        config = lora(use_dora=kind == "DoRA", init_lora_weights=False)
-        trainer = make_trainer(tmp_path, make_llada().bfloat16(), peft_config=config, bf16=True)
-        if kind == "two adapters":
-            trainer.model.add_adapter("other", trainer.model.peft_config["default"])
-            trainer.model.base_model.set_adapter(["default", "other"])
-        model, saved = trainer.accelerator.prepare(trainer.model), []
-        with torch.autograd.graph.saved_tensors_hooks(lambda x, saved=saved: saved.append(x) or x, lambda x: x):
-            training_step(trainer, model, trainer.data_collator(make_rows(2)), torch.tensor(2.0))
-        gradients.append({name: weight.grad for name, weight in model.named_parameters() if weight.requires_grad})
-        sizes.append(sum({x.data_ptr(): x.nbytes for x in saved}.values()))
-    assert all(torch.equal(gradient, gradients[0][name]) for name, gradient in gradients[1].items())
-    assert sizes[1] < 0.85 * sizes[0] if kind == "LoRA" else sizes[1] == sizes[0]
-
-
 def test_whole_models_in_half_precision_are_warned_of(tmp_path, caplog):
     make_trainer(tmp_path, make_llada().bfloat16())
     assert "rounds most small updates away" in caplog.text
@@ -731,67 +719,6 @@ def test_a_saved_adapter_gives_the_trained_model(tmp_path):
 
 
 # The rest of the surface
-
-
-def test_a_model_is_made_for_each_training(tmp_path):
-    seen = []
-
-    def make_model(trial):
-        seen.append(trial)
-        return make_llada()
-
-    args = make_args(tmp_path)
-    trainer = CertaintyForcingTrainer(None, args, make_dataset(4), peft_config=lora(), model_init=make_model)
-    losses = [trainer.train().training_loss for _ in range(2)]
-    # As `hyperparameter_search` does with optuna.
-    trainer.hp_search_backend, trainer.hp_space = HPSearchBackend.OPTUNA, lambda trial: trial.params
-    trainer._hp_search_setup(SimpleNamespace(params={"consistency_weight": 0.5, "certainty_weight": 0.0}))
-    losses.append(trainer.train().training_loss)
-    assert losses[0] == losses[1] != losses[2] and len(seen) == 4
-    assert isinstance(trainer.model, PeftModel)
-    assert {"dparallel", "diffusion-lm"} <= set(trainer.model.model_tags)
-    trainer._hp_search_setup(SimpleNamespace(params={"block_length": 8}))
-    with pytest.raises(ValueError, match="`block_length=8` cannot be searched"):
-        trainer.train()
-
-
-def test_a_search_minimizes_the_evaluation_loss(tmp_path, monkeypatch):
-    """The default of transformers is the sum of all other metrics, `eval_masked_accuracy` among them."""
-    trainer = make_trainer(tmp_path, eval_dataset=make_dataset(2))
-    monkeypatch.setattr(Trainer, "hyperparameter_search", lambda self, *args, **kwargs: (*args, kwargs))
-    _, objective, *others = trainer.hyperparameter_search(n_trials=3, backend="optuna")
-    metrics = trainer.evaluate()
-    assert objective(metrics) == metrics["eval_loss"] and others == [3, "minimize", {"backend": "optuna"}]
-    assert trainer.hyperparameter_search(print, sum, 2, "maximize") == (print, sum, 2, "maximize", {})
-    for direction, data in (("maximize", make_dataset(2)), ("minimize", {"a": make_dataset(2)})):
-        trainer.eval_dataset = data
-        with pytest.raises(ValueError, match="`compute_objective` must be given"):
-            trainer.hyperparameter_search(direction=direction)
-
-
-def test_a_searched_seed_is_the_seed_of_the_masks(tmp_path):
-    trainer = make_trainer(tmp_path, eval_dataset=make_dataset(2), seed=3, max_steps=1)
-    trainer.hp_search_backend, trainer.hp_space = HPSearchBackend.OPTUNA, lambda trial: trial.params
-    for params, seed in ({"learning_rate": 0.1}, 3), ({"seed": 5}, 5), ({"data_seed": 7}, 7):
-        trainer._hp_search_setup(SimpleNamespace(params=params))
-        trainer.train()
-        assert trainer.data_collator.seed == seed
-    # The trials are compared on the same masks.
-    assert trainer._eval_collator.seed == 3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, "needs either `model` or `model_init`"),
-        ({"model": "a", "model_init": make_llada}, "needs either `model` or `model_init`"),
-        ({"model_init": make_llada, "optimizers": (1, None)}, "`optimizers` only with `model`"),
-        ({"model": "a", "compute_loss_func": print}, "`compute_loss_func` cannot be used: .* Override `compute_loss`"),
-    ],
-)
-def test_arguments_of_the_trainer_that_do_not_fit(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        CertaintyForcingTrainer(**arguments)
 
 
 def test_a_collator_of_ones_own(tmp_path):

@@ -126,7 +126,7 @@ def tokenize_row(
 
 
 def _encode_answer(
-    tokenizer: PreTrainedTokenizerBase, prompt: list[Message], completion: list[Message], arguments: dict[str, Any]
+    tokenizer: PreTrainedTokenizerBase, prompt: list[Message], completion: list[Any], arguments: dict[str, Any]
 ) -> list[int]:
     """Returns the token ids that the chat template writes for the answer to a prompt."""
     roles = [message["role"] for message in completion]

@@ -49,6 +49,17 @@ def moves_blocks(model: PreTrainedModel) -> bool:
     return model.takes_visibility and getattr(model.config, "expert_capacity", None) is None
 
 
+def check_block_origin(origin: str | None, model: PreTrainedModel) -> None:
+    """Raises a [`SettingError`] if the blocks of a model cannot be counted from there, in decoding or in training."""
+    rule, of_class = None, type(model).__name__
+    if origin == "answer" and model.attention == "full":
+        rule = f"is for models whose attention has blocks: in {of_class} they follow the prompt anyway"
+    elif origin == "answer" and not moves_blocks(model):
+        rule = f"would move the blocks that {of_class} counts by itself or chooses experts for"
+    if rule is not None:
+        raise SettingError("block_origin", origin, rule, "Leave it out.")
+
+
 def check(config: Any, model: PreTrainedModel | None = None) -> None:
     """Raises a [`SettingError`] if settings of a resolved configuration contradict one another or the model."""
     _check_together(config)
@@ -107,12 +118,7 @@ def _check_model(config: Any, model: PreTrainedModel) -> None:
         refuse("block_length", rule)
     if not sees_all and config.block_length != model.block_length and not moves_blocks(model):
         refuse("block_length", f"is not that of {of_class}, which counts blocks by itself or chooses experts for them")
-    if config.block_origin == "answer" and sees_all:
-        refuse(
-            "block_origin", f"is for models whose attention has blocks: in {of_class} they follow the prompt anyway"
-        )
-    if config.block_origin == "answer" and not moves_blocks(model):
-        refuse("block_origin", f"would move the blocks that {of_class} counts by itself or chooses experts for")
+    check_block_origin(config.block_origin, model)
     if config.max_active_blocks > 1 and model.attention == "causal_past":
         refuse("max_active_blocks", f"opens a block after one that is not decided, which {of_class} does not see")
     if config.is_on("soft_threshold") and "inputs_embeds" not in inspect.signature(model.forward).parameters:

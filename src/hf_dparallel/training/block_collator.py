@@ -1,16 +1,33 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Rows of a noisy and a clean copy, from which a block-causal student learns all blocks of an answer at once."""
+"""Rows of a noisy and a clean copy, from which a block-causal student learns all blocks of an answer at once.
+
+And the choice of the collator that suits a model.
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging
 
-from hf_dparallel_rules.settings import SETTINGS
+from hf_dparallel_rules.settings import SETTINGS, SettingError
 
 from ..attention_masks import mask_blocks, predicting_columns
-from .collator import DataCollatorForSemiAutoregressiveMasking
+from ..generation.compatibility import check_block_origin
+from ..generation.configuration import recipe_of
+from ..generation.inputs import vocabulary_size
+from .collator import MASK_SETTINGS, DataCollatorForSemiAutoregressiveMasking
+from .config import CertaintyForcingConfig
 from .objective import IGNORE_INDEX
+from .student import base_model, special_token_id
+
+
+logger = logging.get_logger(__name__)
+
+# What a family states of its blocks and logits, by the names that models and collators have for it.
+_OF_THE_FAMILY = ("attention", "block_length", "predicts_next_block", "shift_logits")
 
 
 @dataclass
@@ -106,3 +123,40 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
         # There is nothing scored where a draw masks nothing; one block keeps the loss connected to the weights.
         first, last = (int(starts.min()), int(starts.max())) if len(starts) else (0, 0)
         return slice(first, last + self.block_length), slice(0, last)
+
+
+def default_collator(
+    args: CertaintyForcingConfig, model: nn.Module, processing_class: PreTrainedTokenizerBase | None
+) -> DataCollatorForSemiAutoregressiveMasking:
+    """Returns the collator for this model. The block length of a block-causal model replaces that of `args`."""
+    base = base_model(model)
+    settings = {name: getattr(args, name) for name in MASK_SETTINGS}
+    for name in ("mask_token_id", "eos_token_id"):
+        settings[name] = special_token_id(name, model, processing_class)
+    settings["seed"] = args.seed if args.data_seed is None else args.data_seed
+    settings["vocab_size"] = vocabulary_size(base)
+    check_block_origin(args.block_origin, base)
+    if base.attention == "full":
+        return DataCollatorForSemiAutoregressiveMasking(**settings)
+    if args.block_length != base.block_length:
+        logger.warning(
+            f"`block_length={args.block_length}` is replaced by {base.block_length}, the block length of the model. "
+            "To teach it another one, set `model.config.block_length` first."
+        )
+    settings |= {name: getattr(base, name) for name in _OF_THE_FAMILY}
+    origin = args.block_origin or recipe_of(base).block_origin or base.block_origin
+    return BlockCausalCollator(**settings, block_origin=origin)
+
+
+def check_collator(collator: BlockCausalCollator, model: nn.Module) -> None:
+    """Raises a [`SettingError`] if the rows of a block-causal collator do not suit a model."""
+    base = base_model(model)
+    name = type(base).__name__
+    if not base.is_native:
+        rule = f"makes rows that only classes of this package read, and {name} is none"
+        raise SettingError("data_collator", collator, rule, "Load the model by the class of its family.")
+    for setting in _OF_THE_FAMILY:
+        if getattr(collator, setting) != getattr(base, setting):
+            rule = f"is not that of {name}, which is {getattr(base, setting)!r}"
+            raise SettingError(setting, getattr(collator, setting), rule, "Leave `data_collator` out.")
+    check_block_origin(collator.block_origin, base)

@@ -2,13 +2,14 @@
 """Checkpoints to resume from: which is complete, and in what its run differs from this one."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import sort_checkpoints
+from transformers.trainer_utils import has_length, sort_checkpoints
 from transformers.utils import ADAPTER_CONFIG_NAME, logging
 
 from ..hub.card import SUMMARY_NAME
@@ -24,26 +25,28 @@ def last_complete_checkpoint(output_dir: str) -> str | None:
     A process that is killed while it saves leaves a last checkpoint with missing or truncated files. The Trainer
     writes `trainer_state.json` after all others.
     """
-    checkpoints = sort_checkpoints(output_dir) if Path(output_dir).is_dir() else []
-    return next((checkpoint for checkpoint in reversed(checkpoints) if _is_complete(Path(checkpoint))), None)
+    for checkpoint in reversed(sort_checkpoints(output_dir) if Path(output_dir).is_dir() else []):
+        with suppress(OSError, ValueError, SafetensorError):
+            json.loads(Path(checkpoint, TRAINER_STATE_NAME).read_text())
+            for file in Path(checkpoint).glob("*.safetensors"):
+                # Reads the header, and compares it with the size of the file.
+                safe_open(file, framework="pt").__exit__(None, None, None)
+            return checkpoint
+    return None
 
 
-def _is_complete(checkpoint: Path) -> bool:
-    try:
-        json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
-        for file in checkpoint.glob("*.safetensors"):
-            # Reads the header, and compares it with the size of the file.
-            safe_open(file, framework="pt").__exit__(None, None, None)
-    except (OSError, ValueError, SafetensorError):
-        return False
-    return True
-
-
-def check_resumable(checkpoint: str, model: Any) -> None:
+def check_resumable(checkpoint: str, model: Any, dataset: Any) -> None:
     """Raises a `ValueError` if a checkpoint has another adapter than the model, or if only one of them has one.
 
-    Warns if it has no state of the optimizer to go on with.
+    Also for a later pass over streamed data, of which the Trainer counts the steps as one pass. Warns if there is no
+    state of the optimizer to go on with.
     """
+    state = Path(checkpoint, TRAINER_STATE_NAME)
+    if not has_length(dataset) and state.is_file() and json.loads(state.read_text())["epoch"] > 1:
+        raise ValueError(
+            f"{checkpoint!r} is from a later pass over streamed data, whose place nobody knows. Read the rows into a "
+            "`datasets.Dataset` to resume such runs, or train anew."
+        )
     name, adapters = adapter_folder(model), getattr(model, "peft_config", None) or {}
     path = Path(checkpoint, name, ADAPTER_CONFIG_NAME)
     if path.is_file() != bool(adapters):
@@ -52,12 +55,9 @@ def check_resumable(checkpoint: str, model: Any) -> None:
             f"{checkpoint!r} has {kinds[0]}, and this run trains {kinds[1]}. Resume it as it was trained."
         )
     if adapters:
-        before = _adapter_settings(json.loads(path.read_text()))
-        now = _adapter_settings(adapters.get(name or "default", next(iter(adapters.values()))).to_dict())
-        changed = [
-            f"{key} was {before[key]!r} and is {now[key]!r}" for key in now if before.get(key, now[key]) != now[key]
-        ]
-        if changed:
+        config = adapters.get(name or "default", next(iter(adapters.values())))
+        before, now = map(_meaning_of_weights, (json.loads(path.read_text()), config.to_dict()))
+        if changed := [f"{key} was {before[key]!r} and is {x!r}" for key, x in now.items() if before.get(key, x) != x]:
             raise ValueError(
                 f"The adapter of {checkpoint!r} is not that of this run: {', '.join(changed)}. Its weights would mean "
                 "something else. Resume with the same `peft_config`, or train anew."
@@ -69,12 +69,11 @@ def check_resumable(checkpoint: str, model: Any) -> None:
         )
 
 
-def _adapter_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns what the weights of an adapter mean, without facts of its file and of its training."""
+def _meaning_of_weights(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of an adapter without those of its file and its training, and sets as sorted lists."""
     others = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type"}
     others |= {"init_lora_weights", "lora_dropout"}
     settings = {name: value for name, value in config.items() if name not in others}
-    # Files have lists for sets and tuples.
     return {name: sorted(x) if isinstance(x, list | set | tuple) else x for name, x in settings.items()}
 
 

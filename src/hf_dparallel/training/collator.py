@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from transformers import TrainerCallback
 
 from hf_dparallel_rules.settings import SettingError
 
@@ -14,6 +15,8 @@ from ..data.dataset import TOKENIZED_COLUMNS, read_ids
 from .objective import IGNORE_INDEX
 
 
+# The settings of masks that a configuration and a collator both have.
+MASK_SETTINGS = ("block_length", "mask_ratio", "masking", "complementary_masking", "max_length")
 MASKINGS = ("semi_autoregressive", "random", "trajectory")
 
 
@@ -218,6 +221,23 @@ class DataCollatorForSemiAutoregressiveMasking:
         if len(steps) != len(completion):
             raise ValueError(f"`commit_step` must have a step for each token, got {len(steps)} for {len(completion)}.")
         return prompt, completion, torch.cat([steps, steps[-1:].expand(self.padded_length)])
+
+
+class MaskingCallback(TrainerCallback):
+    """Tells the collator the epoch, so that every epoch has its own masks and a resumed one has them again."""
+
+    def __init__(self, data_collator: DataCollatorForSemiAutoregressiveMasking):
+        self.data_collator = data_collator
+        self.next_epoch = 0
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        # A run that is resumed within an epoch begins at, say, 1.5.
+        self.next_epoch = int(state.epoch)
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        # Counted here, because for streamed data, whose length is unknown, `state.epoch` is no whole number.
+        self.data_collator.set_epoch(self.next_epoch)
+        self.next_epoch += 1
 
 
 def check_masks(settings: Any) -> None:

@@ -9,9 +9,8 @@ from transformers.trainer_utils import has_length
 
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
 from ..hub.push import hub_name
-from .collator import DataCollatorForSemiAutoregressiveMasking
+from .collator import MASK_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
-from .default_collator import MASK_SETTINGS
 from .student import base_model
 
 
@@ -34,8 +33,8 @@ def student_recipe(trainer: Any) -> DiffusionGenerationConfig:
     """
     model, masks = base_model(trainer.model), mask_settings(trainer)
     recipe = recipe_of(model)
-    if model.attention != "full":
-        recipe = recipe.updated(block_origin=masks["block_origin"] or model.block_origin)
+    if masks["block_origin"] is not None:
+        recipe = recipe.updated(block_origin=masks["block_origin"])
     rule = recipe.commit_rule()
     if rule == "denoising_steps":
         return recipe  # steps of a canvas of its own

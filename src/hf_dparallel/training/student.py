@@ -31,10 +31,8 @@ def prepare_student(
 ) -> "PreTrainedModel | PeftModel":
     """Loads a model given by name, checks that it can be trained, and adds an adapter for `peft_config`.
 
-    Adds `generate` to models of other classes, see [`enable_diffusion_generation`].
-
-    Raises a `ValueError` if the model is causal, its mask token is not known, a target module does not exist, or
-    nothing is trainable.
+    Adds `generate` to models of other classes ([`enable_diffusion_generation`]). Raises a `ValueError` if the model is
+    causal, its mask token is not known, a target module does not exist, or nothing is trainable.
     """
     if isinstance(model, str):
         model = AutoModelForMaskedLM.from_pretrained(model)
@@ -95,12 +93,11 @@ def special_token_id(
 
 
 def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel":
-    """Wraps `model` with a new adapter; the weights of the model itself are frozen.
+    """Wraps `model` with a new adapter, by a copy of `peft_config` in which two settings are filled in.
 
-    Two settings of `peft_config` (which is not changed) are filled in. `target_modules=None` becomes all linear layers
-    of the attention and of dense MLPs (experts and routers stay frozen): by name for the models of this package,
-    `"all-linear"` for other classes. `task_type` becomes `None`, because PEFT has no type for masked language models
-    and its other types change how `generate` is called.
+    `target_modules=None` becomes all linear layers of the attention and of dense MLPs (experts and routers stay
+    frozen), `"all-linear"` for other classes. `task_type` becomes `None`, because PEFT has no type for masked language
+    models and its other types change how `generate` is called.
     """
     from peft import PeftConfig, PeftModel, get_peft_model
 
@@ -129,26 +126,25 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
         if isinstance(peft_config.target_modules, str) and peft_config.target_modules.isidentifier():
             # A name as text, which PEFT would read as a pattern of whole paths.
             peft_config.target_modules = [peft_config.target_modules]
-        check_target_modules(model, peft_config.target_modules)
+        _check_target_modules(model, peft_config.target_modules)
     with warnings.catch_warnings():
         # It asks transformers for something by its old name.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         return get_peft_model(model, peft_config)
 
 
-def check_target_modules(model: nn.Module, target_modules: list[str] | set[str] | str) -> None:
-    """Raises a `ValueError` if a name (or the regular expression) in `target_modules` matches no module of `model`.
+def _check_target_modules(model: nn.Module, targets: list[str] | set[str] | str) -> None:
+    """Raises a `ValueError` if a name (or the regular expression) in `targets` matches no module of `model`.
 
-    PEFT is content if any name matches, so one that is misspelt, or named as in another architecture, would silently
-    get no adapter.
+    PEFT is content if any name matches, so one that is misspelt would silently get no adapter.
     """
-    if target_modules == "all-linear":
+    if targets == "all-linear":
         return
     modules = dict(model.named_modules())
-    if isinstance(target_modules, str):
-        patterns = {target_modules: target_modules}
+    if isinstance(targets, str):
+        patterns = {targets: targets}
     else:
-        patterns = {name: rf"(.*\.)?{re.escape(name)}" for name in sorted(target_modules)}
+        patterns = {name: rf"(.*\.)?{re.escape(name)}" for name in sorted(targets)}
     unmatched = [name for name, pattern in patterns.items() if not any(re.fullmatch(pattern, m) for m in modules)]
     if unmatched:
         linear = sorted({name.rpartition(".")[2] for name, module in modules.items() if isinstance(module, nn.Linear)})

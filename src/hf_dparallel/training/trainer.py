@@ -5,9 +5,7 @@ import dataclasses
 import functools
 import itertools
 import math
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,23 +19,23 @@ from transformers import (
     PreTrainedTokenizerBase,
     Trainer,
     TrainerCallback,
-    TrainerState,
     set_seed,
 )
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput, has_length
 from transformers.utils import CONFIG_NAME
 
+from hf_dparallel_rules.settings import SettingError
+
 from ..data.dataset import TRAINING_COLUMNS, prepare_dataset
 from ..hub.card import SUMMARY_NAME, TAGS
 from ..hub.push import check_base_model, made_files
 from ..models.base import MaskedDiffusionModel
 from ..reports import write_json
-from .block_collator import BlockCausalCollator
+from .block_collator import BlockCausalCollator, check_collator, default_collator
 from .checkpoints import all_finite, check_resumable, last_complete_checkpoint, warn_of_changes
-from .collator import DataCollatorForSemiAutoregressiveMasking
+from .collator import DataCollatorForSemiAutoregressiveMasking, MaskingCallback
 from .config import CertaintyForcingConfig
-from .default_collator import MaskingCallback, check_collator, default_collator
 from .objective import IGNORE_INDEX, averages, log_values, sum_by_row
 from .recipe import mask_settings, student_recipe, training_summary
 from .student import adapter_folder, base_model, prepare_student
@@ -52,12 +50,10 @@ class CertaintyForcingTrainer(Trainer):
     Trainer for certainty-forcing distillation (CFD), which teaches a masked diffusion language model to be certain of
     many tokens at once, on the trajectories it generates itself (https://huggingface.co/papers/2509.26488).
 
-    This class is a wrapper around the [`~transformers.Trainer`] class and inherits all of its attributes and methods.
-    The loss of a sequence is Eq. 8 of the paper, summed over its two complementary views; the loss of a step is
-    the mean over its sequences, whether they come in one batch, by gradient accumulation, or from several processes.
-
-    A block-causal model learns all blocks of an answer in each step, from rows with a noisy and a clean copy of the
-    sequence. The loss of a view is then the mean over the masked tokens of all blocks.
+    It is a [`~transformers.Trainer`]. The loss of a sequence is Eq. 8 of the paper, summed over its two complementary
+    views; the loss of a step is the mean over its sequences, whether they come in one batch, by gradient accumulation,
+    or from several processes. A block-causal model learns all blocks of an answer in each step, from rows with a noisy
+    and a clean copy of the sequence.
 
     Besides `loss`, it logs the following, averaged over the sequences since the last log (over the evaluation set,
     with prefix `eval_`):
@@ -101,22 +97,18 @@ class CertaintyForcingTrainer(Trainer):
         data_collator ([`~transformers.DataCollator`], *optional*):
             Function that makes a batch with `input_ids` and `labels`. Defaults to a
             [`DataCollatorForSemiAutoregressiveMasking`] with the settings of `args`, for block-causal models to a
-            [`BlockCausalCollator`]. A custom collator that returns
-            several rows per sequence must set `num_views` and keep the default's order.
+            [`BlockCausalCollator`]. If it returns several rows per sequence, it must set `num_views` and keep the
+            default's order.
         peft_config ([`~peft.PeftConfig`], *optional*):
             The adapter to train. If `None`, all weights that require gradients are trained. `target_modules=None`
             adapts all linear layers of attention and MLP.
         compute_metrics (`Callable[[EvalPrediction], dict]`, *optional*):
             Gets the predicted tokens and the labels, both as arrays of shape `(sequences, views, length)` with -100
             where nothing is scored, such as in the clean half of the rows of a block-causal model.
-        callbacks, optimizers, optimizer_cls_and_kwargs:
-            As in [`~transformers.Trainer`].
         preprocess_logits_for_metrics (`Callable`, *optional*):
             Applied to the predicted tokens before they are gathered.
-        model_init (`Callable`, *optional*):
-            Makes the model anew for each call of `train`, instead of `model`; needed by `hyperparameter_search`.
-        compute_loss_func (`Callable`, *optional*):
-            Not supported: the loss needs only the masked tokens, so no forward pass returns all logits.
+        callbacks, optimizers, optimizer_cls_and_kwargs:
+            As in [`~transformers.Trainer`].
 
     Raises:
         ValueError: before anything is trained: if the model is causal, no mask or EOS token is known, a target module
@@ -132,7 +124,7 @@ class CertaintyForcingTrainer(Trainer):
 
     def __init__(
         self,
-        model: "str | PreTrainedModel | PeftModel | None" = None,
+        model: "str | PreTrainedModel | PeftModel",
         args: CertaintyForcingConfig | None = None,
         train_dataset: Dataset | None = None,
         eval_dataset: Dataset | dict[str, Dataset] | None = None,
@@ -144,35 +136,27 @@ class CertaintyForcingTrainer(Trainer):
         optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
         optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
         preprocess_logits_for_metrics: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
-        model_init: Callable[..., PreTrainedModel] | None = None,
-        compute_loss_func: Callable | None = None,
     ):
         args = _check_args(args, model)
-        _check_functions(model, model_init, optimizers, compute_loss_func)
         # Before the weights of an adapter are drawn; the Trainer would do it after that.
         set_seed(args.seed)
-        self._student_settings = (processing_class, peft_config, train_dataset is not None)
-        self.model_init = model_init
-        model = self._make_student(model) if model_init is None else self.call_model_init()
+        model = prepare_student(model, processing_class, peft_config, trainable=train_dataset is not None)
+        model.add_model_tags(self._tag_names)
         _check_push(args, model)
         data_collator = data_collator or default_collator(args, model, processing_class)
         self._eval_collator = data_collator
         self._num_views = getattr(data_collator, "num_views", 1)
         self._num_processes = args.world_size
-        callbacks = list(callbacks or [])
         rules: dict[str, Any] = {"processing_class": processing_class}
         rules["chat_template_kwargs"] = args.chat_template_kwargs
         if isinstance(data_collator, BlockCausalCollator):
             check_collator(data_collator, model)
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
-            callbacks.append(MaskingCallback(data_collator, args))
+            callbacks = [*(callbacks or []), MaskingCallback(data_collator)]
             # A copy, which stays at epoch 0: each evaluation has the same masks, and training keeps its own.
             self._eval_collator = dataclasses.replace(data_collator)
-            rules |= {
-                "eos_token_id": data_collator.eos_token_id,
-                "max_length": data_collator.max_length,
-                "check_row": data_collator.read_row,
-            }
+            rules |= {"eos_token_id": data_collator.eos_token_id, "max_length": data_collator.max_length}
+            rules["check_row"] = data_collator.read_row
         self._row_rules = rules
         with args.main_process_first(desc="preparing the data"):
             train_dataset = self._prepare_dataset(train_dataset, "train_dataset")
@@ -194,8 +178,6 @@ class CertaintyForcingTrainer(Trainer):
             optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
         )
-        # The Trainer would refuse it beside the model that it has made.
-        self.model_init = model_init
         _prepare_fsdp(getattr(self.accelerator.state, "fsdp_plugin", None), self.model)
         # Trainer.evaluate skips the loss without label_names; we compute it ourselves.
         self.label_names = ["labels"]
@@ -204,20 +186,13 @@ class CertaintyForcingTrainer(Trainer):
         # Sums of the values to log since the last log, on the device.
         self._sums: dict[str, torch.Tensor | None] = {"train": None, "eval": None}
 
-    # The student and its data
-
-    def call_model_init(self, trial: Any = None) -> "PreTrainedModel | PeftModel":
-        """Returns the student of `model_init`, with a new adapter if there is a `peft_config`."""
-        return self._make_student(super().call_model_init(trial))
-
-    def _make_student(self, model: Any) -> "PreTrainedModel | PeftModel":
-        model = prepare_student(model, *self._student_settings)
-        model.add_model_tags(self._tag_names)
-        return model
+    # The data
 
     def _prepare_dataset(self, dataset: Any, name: str) -> Any:
+        is_training = name == "train_dataset"
+        if dataset is None:
+            return None
         if isinstance(dataset, dict):
-            is_training = name == "train_dataset"
             # As `load_dataset` returns it without a split. A plain `dict` has several evaluation sets.
             if is_training or (type(dataset) is not dict and "train" in dataset):
                 raise ValueError(
@@ -225,9 +200,7 @@ class CertaintyForcingTrainer(Trainer):
                     f"them: `dataset[{list(dataset)[0 if is_training else -1]!r}]`."
                 )
             return {key: self._prepare_dataset(part, f"{name}[{key!r}]") for key, part in dataset.items()}
-        if dataset is None:
-            return None
-        if name != "train_dataset" and self._num_processes > 1 and not has_length(dataset):
+        if not is_training and self._num_processes > 1 and not has_length(dataset):
             raise ValueError(
                 f"`{name}` must have a length with several processes, which fill up the last batch of a stream with "
                 "rows that would count twice. Read it into a `datasets.Dataset`, or evaluate in one process."
@@ -245,21 +218,19 @@ class CertaintyForcingTrainer(Trainer):
         """Returns the loader of evaluation data, with the same masks each time."""
         if not isinstance(eval_dataset, str):
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset")
-        with self._masks_of_evaluation():
-            return super().get_eval_dataloader(eval_dataset)
+        return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
         """Returns the loader of data to predict, with the same masks each time."""
-        with self._masks_of_evaluation():
-            return super().get_test_dataloader(self._prepare_dataset(test_dataset, "test_dataset"))
+        return super().get_test_dataloader(self._prepare_dataset(test_dataset, "test_dataset"))
 
-    @contextmanager
-    def _masks_of_evaluation(self) -> Iterator[None]:
-        training_collator, self.data_collator = self.data_collator, self._eval_collator
+    def _get_dataloader(self, *args: Any, is_training: bool = False, **kwargs: Any) -> DataLoader:
+        collator = self.data_collator
+        self.data_collator = collator if is_training else self._eval_collator
         try:
-            yield
+            return super()._get_dataloader(*args, is_training=is_training, **kwargs)
         finally:
-            self.data_collator = training_collator
+            self.data_collator = collator
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
@@ -270,16 +241,6 @@ class CertaintyForcingTrainer(Trainer):
         return batches, self.accelerator.reduce(num_rows, reduction="mean") / self._num_views
 
     # The loss
-
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Makes a training step, without PEFT's float32 copies of the inputs of LoRA layers under autocast."""
-        from peft.helpers import disable_input_dtype_casting
-
-        # They would be rounded back at once. Several adapters share one copy, in which gradients are added up.
-        configs = getattr(self.model, "peft_config", {}).values()
-        is_lora = all(config.peft_type == "LORA" and not config.use_dora for config in configs) and len(configs) == 1
-        with disable_input_dtype_casting(self.model, active=is_lora and self.accelerator.native_amp):
-            return super().training_step(*args, **kwargs)
 
     def compute_loss(
         self,
@@ -375,7 +336,8 @@ class CertaintyForcingTrainer(Trainer):
                 Further arguments of [`~transformers.Trainer.train`].
 
         Raises:
-            ValueError: if there is no checkpoint to resume from, or it has another adapter than the model.
+            ValueError: if there is no checkpoint to resume from, or it has another adapter than the model; if it is
+                from a later pass over streamed data; or if no evaluation returns `metric_for_best_model`.
             FloatingPointError: if the training diverges. All checkpoints are from before that.
         """
         if resume_from_checkpoint is True:
@@ -385,28 +347,30 @@ class CertaintyForcingTrainer(Trainer):
                     f"`resume_from_checkpoint=True` needs a checkpoint in {self.args.output_dir!r} that was written "
                     "to its end, and there is none. Train without it."
                 )
+        self._check_best_metric()
         if resume_from_checkpoint:
-            check_resumable(resume_from_checkpoint, self.model)
+            check_resumable(resume_from_checkpoint, self.model, self.train_dataset)
             warn_of_changes(resume_from_checkpoint, training_summary(self))
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         if not all_finite(self.model):
             raise FloatingPointError(self._divergence())
         return output
 
-    def hyperparameter_search(
-        self, hp_space=None, compute_objective=None, n_trials=20, direction="minimize", **kwargs
-    ):
-        """Searches hyperparameters, by default for the lowest `eval_loss`.
-
-        See [`~transformers.Trainer.hyperparameter_search`].
-        """
-        if compute_objective is None and (direction != "minimize" or isinstance(self.eval_dataset, dict)):
-            raise ValueError(
-                "`compute_objective` must be given unless the `eval_loss` of one data set is minimized. Pass "
-                "`compute_objective=lambda metrics: metrics[NAME]`."
-            )
-        objective = compute_objective or (lambda metrics: metrics["eval_loss"])
-        return super().hyperparameter_search(hp_space, objective, n_trials, direction, **kwargs)
+    def _check_best_metric(self) -> None:
+        """Raises a `SettingError` if no evaluation returns `metric_for_best_model`, as far as that is known."""
+        name, callbacks = self.args.metric_for_best_model, self.callback_handler.callbacks
+        of_others = [
+            each for each in callbacks if not type(each).__module__.startswith(("transformers.", __package__))
+        ]
+        if self.compute_metrics or of_others or name is None or self.args.eval_strategy == "no":
+            return
+        losses = ["loss", *(f"{term}_loss" for term in self.args.objective.weights)]
+        metrics = [*losses, "masked_entropy", "masked_accuracy", "runtime"]
+        if isinstance(self.eval_dataset, dict):
+            metrics = [f"{dataset}_{metric}" for dataset in self.eval_dataset for metric in metrics]
+        if name.removeprefix("eval_") not in metrics:
+            rule = f"is not what the evaluation returns: {', '.join(metrics)}"
+            raise SettingError("metric_for_best_model", name, rule, "Name one, or return it from `compute_metrics`.")
 
     def _divergence(self) -> str:
         last = last_complete_checkpoint(self.args.output_dir)
@@ -428,16 +392,8 @@ class CertaintyForcingTrainer(Trainer):
 
     def _init_training_state(self, max_steps, num_update_steps, num_epochs, checkpoint, trial) -> tuple[int, int]:
         trained = super()._init_training_state(max_steps, num_update_steps, num_epochs, checkpoint, trial)
-        if self.state.global_step >= max_steps:
-            return num_epochs, 0  # nothing is left to do, where the Trainer would go on within the epoch
-        # The Trainer takes all steps on streamed data, whose passes have an unknown length, for one pass.
-        if not self.state.global_step or num_epochs != sys.maxsize:
-            return trained
-        saved = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
-        # A run that ended within its first pass has counted it as a whole one.
-        self.state.epoch = epoch = math.ceil(saved.epoch) - 1
-        batches = round((saved.epoch - epoch) * saved.max_steps * self.args.gradient_accumulation_steps)
-        return epoch, 0 if self.args.ignore_data_skip else batches
+        # The Trainer would go on with a finished run, within the epoch.
+        return trained if self.state.global_step < max_steps else (num_epochs, 0)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         is_ours = isinstance(self.model, MaskedDiffusionModel) and Path(resume_from_checkpoint, CONFIG_NAME).is_file()
@@ -508,21 +464,6 @@ def _check_args(args: CertaintyForcingConfig | None, model: str | nn.Module | No
             "`TrainingArguments`."
         )
     return args
-
-
-def _check_functions(
-    model: Any, model_init: Callable | None, optimizers: tuple, compute_loss_func: Callable | None
-) -> None:
-    if compute_loss_func is not None:
-        raise ValueError(
-            "`compute_loss_func` cannot be used: it gets the logits of all tokens, and this loss is of the masked "
-            "tokens, a few at a time. Override `compute_loss`, or add a term."
-        )
-    if (model is None) == (model_init is None) or (model_init and optimizers != (None, None)):
-        raise ValueError(
-            "The trainer needs either `model` or `model_init`, and `optimizers` only with `model`, whose weights they "
-            "are for."
-        )
 
 
 def _check_push(args: CertaintyForcingConfig, model: "PreTrainedModel | PeftModel") -> None:
