@@ -39,7 +39,7 @@ def tiny_dream() -> DreamForMaskedDiffusion:
     return make_dream()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def driver():
     """A headless browser."""
     driver = open_browser()

@@ -133,7 +133,8 @@ def test_imports_have_no_cycle():
 LAYERS = [
     ("rules", "_version", "attention_masks", "hashes", "reports"),
     ("environment", "generation"),
-    ("models", "data", "inspection"),
+    ("models", "data"),
+    ("inspection",),
     ("evaluation", "serving"),
     ("hub",),
     ("training",),

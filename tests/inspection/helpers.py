@@ -9,15 +9,13 @@ HOSTILE = (
 )
 
 
-def make_trace(**changes) -> DecodeTrace:
+def make_trace(**changed) -> DecodeTrace:
     """Returns a trace of three tokens in two passes, and one token after the end of the answer."""
     settings = {
         "name": "Teacher",
         "prompt": "2 + 3",
-        "tokens": ["five", ".", "<end>", "<end>"],
-        "commit_step": [1, 0, 0, -1],
-        "block_length": 2,
-        "first_block_length": 2,
+        "changes": [[(1, "five")], [(0, ".")], [(0, "<end>")], []],
+        "blocks": [range(0, 2), range(2, 4)],
         "nfe": 2,
         "tokens_per_forward": 1.5,
         "settings": {"entropy_threshold": 0.5},
@@ -26,4 +24,4 @@ def make_trace(**changes) -> DecodeTrace:
             {position: Prediction(0.1, 0.9996, [("five", 0.9996), ("six", 0.0004)]) for position in (0, 3)},
         ],
     }
-    return DecodeTrace(**(settings | changes))
+    return DecodeTrace(**(settings | changed))

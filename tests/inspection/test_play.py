@@ -3,7 +3,9 @@
 
 import html
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import gradio as gr
 import pytest
@@ -13,6 +15,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 import hf_dparallel
 from hf_dparallel import demo
+from hf_dparallel.generation.configuration import recipe_of
+from hf_dparallel.inspection import play
 from hf_dparallel.inspection.play import CSS, QUESTIONS, Pair, make_page
 
 from ..browser import NEEDS_BROWSER, set_window
@@ -23,13 +27,13 @@ QUESTION = QUESTIONS[0]
 
 
 @pytest.fixture(scope="module")
-def pair() -> Pair:
-    return Pair(demo.STUDENT)
-
-
-@pytest.fixture(scope="module")
-def page() -> gr.Blocks:
-    return make_page(demo.STUDENT)
+def page() -> Iterator[gr.Blocks]:
+    """The page, which proposes a short canvas and does not wait between frames."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        short = recipe_of(Pair(demo.STUDENT).model).updated(max_new_tokens=64)
+        monkeypatch.setattr(play, "recipe_of", lambda model: short)
+        monkeypatch.setattr(play, "time", SimpleNamespace(sleep=lambda seconds: None))
+        yield make_page(demo.STUDENT)
 
 
 def text_of(frame: str) -> str:
@@ -37,26 +41,29 @@ def text_of(frame: str) -> str:
     return html.unescape(re.sub("<[^>]+>", "", frame.partition("<p")[0]))
 
 
-def test_both_answers_are_played_pass_by_pass(pair):
-    base, student = pair.answer(QUESTION, entropy_threshold=0.5)
+def test_both_answers_are_played_pass_by_pass():
+    pair = Pair(demo.STUDENT)
+    base, student = pair.answer(QUESTION, entropy_threshold=0.1, max_new_tokens=32)
     frames = [pair.to_html(student, number) for number in range(base.nfe + 1)]
     assert text_of(frames[0]) == "" and text_of(frames[-1]).startswith("We start with 14. Then we add 6:")
     assert 1 < student.nfe < base.nfe and f">{base.nfe} passes, " in pair.to_html(base, base.nfe)
     for number, frame in enumerate(frames[: student.nfe]):
-        assert frame.count("--when") == sum(0 <= step < number for step in student.commit_step)
+        standing = [student.standing(position, number)[1] for position in range(32)]
+        assert frame.count("--when") == sum(text is not None for text in standing)
         assert re.search(f">{number} pass(es)?<", frame)
         # Masks that nothing is known of yet are empty.
         filled = [float(text) > 0 for text in re.findall(r"--confidence:([\d.]+)", frame)]
         assert filled and any(filled) is (number > 0)
     assert set(frames[student.nfe :]) == {frames[-1]} and "mask" not in frames[-1]
-    fewer, same = pair.answer(QUESTION, base_too=True, entropy_threshold=0.5)
-    assert fewer.nfe < base.nfe and (same.tokens, same.commit_step) == (student.tokens, student.commit_step)
-
-
-def test_texts_of_answers_are_texts(pair):
-    _, student = pair.answer(QUESTION)
-    student.tokens[0] = "<b>"
-    assert "&lt;b&gt;" in pair.to_html(student, student.nfe) and "<b>" not in pair.to_html(student, student.nfe)
+    fewer, same = pair.answer(QUESTION, base_too=True, entropy_threshold=0.1, max_new_tokens=32)
+    assert fewer.nfe < base.nfe and same.changes == student.changes
+    # Texts of answers are texts.
+    student.changes[0] = [(0, "<i>")]
+    assert "&lt;i&gt;" in pair.to_html(student, 1) and "<i>" not in pair.to_html(student, 1)
+    # As everywhere, a question that the template leaves out is refused.
+    pair.tokenizer.chat_template = "{% for message in messages %}...{% endfor %}"
+    with pytest.raises(ValueError, match="The chat template leaves out the user message"):
+        pair.answer(QUESTION)
 
 
 def test_settings_that_do_not_fit_are_errors_on_the_page(page):
@@ -65,7 +72,6 @@ def test_settings_that_do_not_fit_are_errors_on_the_page(page):
         next(answer(" ", 0.5, 64, False))
     with pytest.raises(gr.Error, match="`entropy_threshold` must be"):
         next(answer(QUESTION, -1, 64, False))
-    assert len(list(answer(QUESTION, 0.5, 64, True))) > 2
 
 
 def test_files_of_the_space(monkeypatch):
@@ -81,39 +87,34 @@ def test_files_of_the_space(monkeypatch):
     assert namespace["questions"] == ["One?", "Two?"] and isinstance(namespace["page"], gr.Blocks)
 
 
-@pytest.fixture(scope="module")
-def url(page):
-    _, url, _ = page.launch(css=CSS, prevent_thread_lock=True, quiet=True)
-    yield url
-    page.close()
-
-
 class TestInABrowser:
     pytestmark = NEEDS_BROWSER
 
-    @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])
-    def test_a_click_plays_both_answers(self, driver, url, width, scheme):
-        def has(css: str, text: str) -> None:
-            WebDriverWait(driver, 60).until(lambda driver: text in driver.find_element(By.CSS_SELECTOR, css).text)
+    def test_a_click_plays_both_answers(self, driver, page):
+        def find(css: str):
+            return driver.find_element(By.CSS_SELECTOR, css)
 
-        set_window(driver, width, 900, scheme)
+        def has(css: str, text: str) -> None:
+            WebDriverWait(driver, 60).until(lambda driver: text in find(css).text)
+
+        _, url, _ = page.launch(css=CSS, prevent_thread_lock=True, quiet=True)
+        set_window(driver, 390, 900, "dark")
+        driver.get_log("browser")
         driver.get(url)
-        WebDriverWait(driver, 60).until(
-            lambda driver: driver.find_element(By.CSS_SELECTOR, "button.primary").is_enabled()
-        )
-        driver.find_element(By.CSS_SELECTOR, "button.primary").click()
+        WebDriverWait(driver, 60).until(lambda driver: find("button.primary").is_enabled())
+        find("button.primary").click()
         has("#student", "tokens per pass")
         has("#base", "tokens per pass")
-        assert driver.find_element(By.ID, "base").text.splitlines()[0].endswith("is 15.")
-        assert driver.execute_script("return document.documentElement.scrollWidth") == width
+        assert find("#base").text.splitlines()[0].endswith("is 15.")
+        assert driver.execute_script("return document.documentElement.scrollWidth") == 390
         colour = driver.execute_script("return getComputedStyle(document.querySelector('.by-pass')).color")
-        assert colour == ("rgb(17, 17, 17)" if scheme == "light" else "rgb(255, 255, 255)")
+        assert colour == "rgb(255, 255, 255)"
         # The slider goes back to the first pass.
-        slider = driver.find_element(By.CSS_SELECTOR, "input[type=number][aria-label*='Pass']")
         driver.execute_script(
             "const set = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, 'value').set;"
             "set.call(arguments[0], 1); arguments[0].dispatchEvent(new Event('input', {bubbles: true}));",
-            slider,
+            find("input[type=number][aria-label*='Pass']"),
         )
         has("#base", "1 pass")
         assert not [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+        page.close()

@@ -34,14 +34,15 @@ def test_trace_holds_what_generate_returns():
     out = model.generate(torch.tensor([prompt]), RECIPE, **SHOWN)
     trace = trace_decode(model, tokenizer, prompt, RECIPE, "Teacher")
     assert (trace.name, trace.prompt) == ("Teacher", tokenizer.decode(prompt))
+    texts = [trace.standing(position, trace.nfe)[1] for position in range(16)]
     # Together they are the text, also where the tokenizer joins words by spaces.
-    assert [text.strip() for text in trace.tokens] == [tokenizer.decode([t]) for t in out.sequences[0, 3:].tolist()]
-    assert "".join(trace.tokens) == tokenizer.decode(out.sequences[0])[len(tokenizer.decode(prompt)) :]
-    assert trace.commit_step == out.commit_step[0].tolist() and -1 in trace.commit_step
+    answer = tokenizer.decode(out.sequences[0])[len(tokenizer.decode(prompt)) :]
+    assert answer.startswith("".join(text for text in texts if text is not None)) and None in texts
+    steps = [trace.standing(position, trace.nfe)[0] for position in range(16)]
+    assert steps == out.commit_step[0].tolist() and -1 in steps
     assert (trace.nfe, trace.tokens_per_forward) == (out.nfe.item(), out.tokens_per_forward.item())
     assert trace.settings == {"max_new_tokens": 16, "block_length": 8, "entropy_threshold": 1.0}
-    assert trace.blocks() == [range(0, 8), range(8, 16)]
-    assert not any(trace.is_given(position) for position in range(16))
+    assert trace.blocks == [range(0, 8), range(8, 16)]
     assert len(trace.predictions) == trace.nfe
     for step, predictions in enumerate(trace.predictions):
         assert list(predictions) == [p for p in range(16) if not out.entropies[0, step, p].isnan()]
@@ -58,7 +59,7 @@ def test_the_recipe_of_the_model_counts():
     model = make_llada()
     model.generation_config.max_new_tokens, model.generation_config.block_length = 8, 4
     trace = trace_decode(model, make_tokenizer(), [9, 10])
-    assert trace.block_length == 4 and trace.nfe <= 8
+    assert trace.blocks[0] == range(0, 4) and trace.nfe <= 8
     assert trace.settings == {"max_new_tokens": 8, "block_length": 4, "denoising_steps": 8}
 
 
@@ -68,23 +69,23 @@ def test_row_of_a_padded_batch_and_of_an_infilled_prompt():
     ids, attention_mask = torch.tensor([[1, 1, 9], [9, 10, 11]]), torch.tensor([[0, 0, 1], [1, 1, 1]])
     out = model.generate(ids, RECIPE, attention_mask=attention_mask, **SHOWN)
     alone = trace_decode(model, tokenizer, [9], RECIPE)
-    assert trace_output(out, tokenizer, config, "Decode", row=0).tokens[:8] == alone.tokens[:8]
+    assert trace_output(out, tokenizer, config, "Decode", row=0).changes == alone.changes
     assert trace_output(out, tokenizer, config, "Decode", row=0).prompt == alone.prompt == tokenizer.decode([9])
 
     infilled = trace_decode(
         model, tokenizer, [9, MASK, 11, 12, MASK], RECIPE.updated(max_new_tokens=0, block_length=4)
     )
-    assert infilled.prompt == "" and len(infilled.tokens) == 5
-    assert [infilled.is_given(position) for position in range(5)] == [True, False, True, True, False]
-    assert infilled.blocks() == [range(0, 1), range(1, 5)]
+    assert infilled.prompt == "" and len(infilled.changes) == 5
+    assert [infilled.standing(position, 0)[1] is None for position in range(5)] == [False, True, False, False, True]
+    assert infilled.blocks == [range(0, 1), range(1, 5)]
     short = trace_decode(model, tokenizer, [9], RECIPE.updated(max_new_tokens=10, block_length=4, eos_token_id=[]))
-    assert short.blocks() == [range(0, 4), range(4, 8), range(8, 10)]
+    assert short.blocks == [range(0, 4), range(4, 8), range(8, 10)]
     shared = trace_decode(make_sdar(), tokenizer, [9], RECIPE.updated(max_new_tokens=10, block_length=4))
-    assert shared.blocks() == [range(0, 3), range(3, 7), range(7, 10)]
+    assert shared.blocks == [range(0, 3), range(3, 7), range(7, 10)]
     settings = {"max_new_tokens": 10, "block_length": 4, "block_origin": "answer"}
     of_answer = trace_decode(make_sdar(), tokenizer, [9], RECIPE.updated(**settings))
-    assert of_answer.blocks() == [range(0, 4), range(4, 8), range(8, 10)]
-    assert printed(print_passes, infilled)[-1].endswith("".join(infilled.tokens))
+    assert of_answer.blocks == [range(0, 4), range(4, 8), range(8, 10)]
+    assert printed(print_passes, infilled)[-1].endswith("".join(text for ((_, text),) in infilled.changes))
 
 
 def test_output_without_certainty_is_refused():
@@ -101,7 +102,7 @@ def test_parts_of_a_character_are_named():
     out = make_llada().generate(torch.tensor([[9]]), RECIPE, **SHOWN)
     out.sequences[0, 1:4] = torch.tensor([1, 2, 3])
     trace = trace_output(out, tokenizer, resolve(make_llada(), RECIPE), "Teacher")
-    assert trace.tokens[:3] == [" the", "ĠÃ", "©"]
+    assert [text for ((_, text),) in trace.changes[:3]] == [" the", "ĠÃ", "©"]
 
 
 def test_lines_show_what_stands_after_each_pass():
@@ -111,7 +112,9 @@ def test_lines_show_what_stands_after_each_pass():
     ]
     assert printed(print_answer, make_trace()) == ["Teacher, 2 passes, 1.50 tokens per pass", "five . <end>"]
     # What has not been reached is left out.
-    first, last = printed(print_passes, make_trace(commit_step=[0, 0, 1, 1]))
+    first, last = printed(
+        print_passes, make_trace(changes=[[(0, "five")], [(0, ".")], [(1, "<end>")], [(1, "<end>")]])
+    )
     assert first.endswith("+2    five .") and last.endswith("five . <end> <end>")
 
 
@@ -123,13 +126,13 @@ def test_tokens_are_coloured_from_first_to_last_pass():
     title, answer = printed(print_answer, make_trace(), color=True)
     assert title.startswith("Teacher, 2 passes") and "pass 1 \033[48;5;146m" in title and title.endswith(" pass 2")
     assert answer == f"{last}five\033[0m {first}.\033[0m {first}<end>\033[0m"
-    last_line = printed(print_answer, make_trace(commit_step=[0] * 4, nfe=1), color=True)[-1]
+    last_line = printed(print_answer, make_trace(changes=[[(0, "<end>")]] * 4, nfe=1), color=True)[-1]
     assert last_line.endswith(f"{first}<end>\033[0m")
 
 
 def test_tokens_neither_break_lines_nor_move_the_cursor():
     tokens = [" a", "\n", "\033[2J", "\N{RIGHT-TO-LEFT OVERRIDE}b"]
-    trace = make_trace(tokens=tokens, commit_step=[0] * 4, nfe=1)
+    trace = make_trace(changes=[[(0, token)] for token in tokens], nfe=1)
     # These tokens bring their spaces along.
     assert printed(print_answer, trace)[1:] == [r" a\n\x1b[2J\u202eb"]
 
@@ -156,10 +159,9 @@ def test_revised_tokens_are_seen_pass_by_pass():
     recipe = DiffusionGenerationConfig(revocation_threshold=0.9, **bold)
     out = model.generate(torch.tensor([[2, 3]]), recipe, **SHOWN)
     trace = trace_decode(model, tokenizer, [2, 3], recipe)
-    assert sum(text is None for changes in trace.revised.values() for _, text in changes) == out.num_revisions > 0
-    assert [trace.standing(position, trace.nfe) for position in range(20)] == list(
-        zip(trace.commit_step, trace.tokens, strict=True)
-    )
+    assert sum(text is None for changes in trace.changes for _, text in changes) == out.num_revisions > 0
+    steps = [trace.standing(position, trace.nfe)[0] for position in range(20)]
+    assert steps == out.commit_step[0].tolist()
     for number in range(trace.nfe):
         texts = [trace.standing(position, number)[1] for position in range(20)]
         # A mask, and nothing else, is predicted by the next pass.

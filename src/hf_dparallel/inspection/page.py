@@ -24,8 +24,6 @@ PASS_COLORS = """\
   light-dark(#dfe3e9, #2f343d) 0); }
 """
 
-_TEMPLATE = Path(__file__).with_name("page.html")
-
 
 def write_page(traces: Sequence[DecodeTrace], path: str | os.PathLike, title: str = "Parallel decoding") -> None:
     """Writes a page that steps through decodes pass by pass, side by side if there are several.
@@ -35,40 +33,34 @@ def write_page(traces: Sequence[DecodeTrace], path: str | os.PathLike, title: st
         path (`str` or `os.PathLike`): the HTML file to write. Its folder is created.
         title (`str`, *optional*): title of the page.
     """
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(render_page(traces, title), encoding="utf-8", errors="replace")
-
-
-def render_page(traces: Sequence[DecodeTrace], title: str) -> str:
-    """Returns the page of [`write_page`]."""
     if not traces:
         raise ValueError("`traces` is empty. Give at least one decode to show.")
     data = json.dumps(page_data(traces), separators=(",", ":"))
     # Without `<`, no text of a model can end the element that holds it, by `</script>`.
     parts = {"__TITLE__": html.escape(title), "__DATA__": data.replace("<", "\\u003c"), "__PASS_COLORS__": PASS_COLORS}
-    return re.sub("|".join(parts), lambda found: parts[found[0]], _TEMPLATE.read_text(encoding="utf-8"))
+    template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    page = re.sub("|".join(parts), lambda found: parts[found[0]], template)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(page, encoding="utf-8", errors="replace")
 
 
 def page_data(traces: Sequence[DecodeTrace]) -> dict[str, Any]:
     """Returns the data of the page, as its script reads them.
 
-    `texts` are the texts of all candidates. A prediction is the list `[position, entropy, confidence, text,
-    probability, text, probability, ...]`, with texts by number and probabilities in thousandths. Candidates below half
-    a thousandth are left out.
+    A prediction is the list `[position, entropy, confidence, text, probability, text, probability, ...]`, with texts
+    by number and probabilities in thousandths. Candidates below half a thousandth are left out, and blocks behind the
+    end of the answer.
     """
     numbers: dict[str, int] = {}
     decodes = [
         {
             "name": trace.name,
             "prompt": trace.prompt,
-            "settings": [[name, str(value)] for name, value in trace.settings.items()],
+            "settings": ", ".join(f"{name}={value}" for name, value in trace.settings.items()),
             "nfe": trace.nfe,
             "tokensPerForward": round(trace.tokens_per_forward, 2),
-            "tokens": trace.tokens,
-            "commitStep": trace.commit_step,
-            "given": [position for position in range(len(trace.tokens)) if trace.is_given(position)],
-            "blocks": [[block.start, block.stop] for block in trace.blocks()],
-            "revised": [[position, *changes] for position, changes in trace.revised.items()],
+            "changes": trace.changes,
+            "blocks": [[one.start, one.stop] for one in trace.blocks if any(trace.changes[one.start : one.stop])],
             "passes": [_compact(predictions, numbers) for predictions in trace.predictions],
         }
         for trace in traces

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from ..data.prompts import encode_chat
 from ..generation.compatibility import active_adapter, set_adapter
 from ..generation.configuration import recipe_of
 from .page import PASS_COLORS
@@ -29,14 +30,10 @@ CSS = f"""
 .gradio-container {{ color-scheme: light; }}
 .dark .gradio-container, .gradio-container.dark {{ color-scheme: dark; }}
 {PASS_COLORS}
-.html-container {{ padding: 0 !important; }}
 .answer {{ line-height: 1.9; overflow-wrap: anywhere; white-space: pre-wrap; min-height: 4rem; }}
 .by-pass {{ border-radius: 0.25rem; padding: 0.1rem 0; }}
 .by-pass.new {{ box-shadow: 0 0 0 1px var(--body-text-color); }}
-.mask {{ display: inline-block; width: 1.1ch; height: 1em; margin: 0 0.15ch; vertical-align: -0.15em;
-  border-radius: 0.2rem; }}
-.cost {{ font-size: 1.15rem; font-weight: bold; font-variant-numeric: tabular-nums; }}
-.legend i {{ display: inline-block; width: 1rem; height: 1em; vertical-align: -0.15em; border-radius: 0.2rem; }}
+.mask, .legend i {{ display: inline-block; width: 1.1ch; height: 1em; margin: 0 0.15ch; vertical-align: -0.15em; }}
 .legend .ramp {{ width: 6rem; }}
 .legend .mask {{ --confidence: 0.5; }}
 """
@@ -67,8 +64,7 @@ class Pair:
 
     def answer(self, question: str, base_too: bool = False, **settings: Any) -> Traces:
         """Decodes the answers of both, that of the base model with one token per pass unless `base_too`."""
-        messages = [{"role": "user", "content": question}]
-        prompt_ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+        prompt_ids = encode_chat(self.tokenizer, [{"role": "user", "content": question}])
         fast = self.recipe.updated(**settings)
         slow = fast if base_too else fast.one_token_per_pass()
         try:
@@ -83,7 +79,7 @@ class Pair:
         num_passes = min(num_passes, trace.nfe)
         predicted = trace.predictions[num_passes - 1] if num_passes else {}
         spans: list[str] = []
-        for position in range(len(trace.tokens)):
+        for position in range(len(trace.changes)):
             step, text = trace.standing(position, num_passes)
             if text is not None and text.strip() not in self.tokenizer.all_special_tokens:
                 new = " new" * (step == num_passes - 1 < trace.nfe - 1)
@@ -98,7 +94,7 @@ class Pair:
         cost = f"{num_passes} pass{'es' * (num_passes != 1)}"
         if num_passes == trace.nfe:
             cost += f", {trace.tokens_per_forward:.1f} tokens per pass"
-        return f'<div class="answer">{"".join(spans)}</div><p class="cost">{cost}</p>'
+        return f'<div class="answer">{"".join(spans)}</div><p><b>{cost}</b></p>'
 
 
 def make_page(student: str, questions: Sequence[str] = QUESTIONS) -> "gr.Blocks":
@@ -116,19 +112,20 @@ def make_page(student: str, questions: Sequence[str] = QUESTIONS) -> "gr.Blocks"
         question = gr.Textbox(questions[0], label="Question")
         gr.Examples(list(questions), question)
         with gr.Row():
-            rule: Any = {"label": "Entropy threshold", "info": "Decides tokens of at most this entropy (nats)."}
-            canvas: Any = {"label": "Tokens", "info": "Length of the canvas."}
-            both: Any = {"label": "Threshold for the base model, too", "info": "Else one token per pass."}
             settings = [
-                gr.Slider(0, 3, pair.recipe.entropy_threshold or 0.5, step=0.05, min_width=250, **rule),
-                gr.Slider(32, 512, pair.recipe.max_new_tokens or 128, step=32, min_width=250, **canvas),
-                gr.Checkbox(min_width=250, **both),
+                gr.Slider(0, 3, pair.recipe.entropy_threshold or 0.5, step=0.05, label="Entropy threshold (nats)"),
+                gr.Slider(32, 512, pair.recipe.max_new_tokens or 128, step=32, label="Tokens of the canvas"),
+                gr.Checkbox(label="Threshold for the base model, too (else one token per pass)"),
             ]
         # Until the browser has all of the page, a click would do nothing.
         button = gr.Button("Answer", variant="primary", interactive=False)
         page.load(lambda: gr.Button(interactive=True), None, button, api_visibility="private", show_progress="hidden")
         with gr.Row():
-            panels = [_panel(name) for name in ("Base model", "Student")]
+            panels = []
+            for name in ("Base model", "Student"):
+                with gr.Column():
+                    gr.Markdown(f"### {name}")
+                    panels.append(gr.HTML(elem_id=name.split()[0].lower()))
         passes = gr.Slider(0, 1, 0, step=1, label="Pass", visible=False)
         gr.HTML(_LEGEND)
         traces = gr.State()
@@ -154,19 +151,11 @@ def make_page(student: str, questions: Sequence[str] = QUESTIONS) -> "gr.Blocks"
         gr.on(
             [button.click, question.submit],
             answer,
-            inputs=[question, *settings],
-            outputs=[*panels, passes, traces],
+            [question, *settings],
+            [*panels, passes, traces],
             api_name="answer",
             show_progress="hidden",
             concurrency_limit=1,
         )
         passes.input(show, [traces, passes], panels, api_visibility="private", show_progress="hidden")
     return page
-
-
-def _panel(name: str) -> "gr.HTML":
-    import gradio as gr
-
-    with gr.Column():
-        gr.Markdown(f"### {name}")
-        return gr.HTML(elem_id=name.split()[0].lower())

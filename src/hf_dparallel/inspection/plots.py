@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MARKERS = "os^Dv"
-
 
 def plot_tradeoff(
     curves: Mapping[str, Sequence[Mapping[str, Any]]], certainty: Mapping[str, torch.FloatTensor] | None = None
@@ -33,11 +31,24 @@ def plot_tradeoff(
     `certainty`, the maps of [`plot_confidence_maps`] are drawn to the left.
     """
     widths = [*[1] * len(certainty or {}), 1.15]
-    figure, (*maps, axes) = make_axes(len(widths), (4.4 * len(widths) + 2, 4.2), width_ratios=widths)
+    figure, (*maps, axes) = _make_axes(4.4 * len(widths) + 2, widths)
     _draw_maps(maps, certainty or {})
-    for (method, points), marker in zip(curves.items(), cycle(MARKERS), strict=False):
-        draw_accuracy(axes, points, "tokens_per_forward", marker, method)
+    for (method, points), marker in zip(curves.items(), cycle("os^Dv"), strict=False):
+        x = [point["tokens_per_forward"] for point in points]
+        y = [100 * point["accuracy"] for point in points]
+        (line,) = axes.plot(x, y, marker=marker, label=method)
+        if all("accuracy_interval" in point for point in points):
+            low, high = zip(*(point["accuracy_interval"] for point in points), strict=True)
+            axes.vlines(x, [100 * end for end in low], [100 * end for end in high], line.get_color(), alpha=0.35)
+        # Points in one place have their labels one above the other.
+        labels = defaultdict(list)
+        for point, *place in zip(points, x, y, strict=True):
+            labels[tuple(place)].append(point.get("label", ""))
+        style = {"textcoords": "offset points", "fontsize": "x-small", "color": line.get_color()}
+        for place, names in labels.items():
+            axes.annotate("\n".join(names), place, (4, 4), va="bottom", **style)
     axes.set(title="Accuracy against speed", xlabel="Tokens per forward pass", ylabel="Accuracy (%)")
+    axes.margins(x=0.1)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower left")
     return figure
@@ -45,7 +56,7 @@ def plot_tradeoff(
 
 def plot_confidence_maps(certainty: Mapping[str, torch.FloatTensor]) -> "Figure":
     """Draws Fig. 7: by method, the mean confidence of every position at every pass, `(num_passes, tokens)`."""
-    figure, axes = make_axes(len(certainty), (4.4 * len(certainty) + 1.0, 4.2))
+    figure, axes = _make_axes(4.4 * len(certainty) + 1.0, [1] * len(certainty))
     _draw_maps(axes, certainty)
     return figure
 
@@ -81,12 +92,12 @@ def committed_confidence(out: DiffusionGenerationOutput) -> torch.FloatTensor:
     return at_commit.masked_fill(~committed, 0).sum(dim=1) / committed.sum(dim=1)
 
 
-def make_axes(columns: int, size: tuple[float, float], rows: int = 1, **kwargs) -> tuple["Figure", list["Axes"]]:
+def _make_axes(width: float, widths: Sequence[float]) -> tuple["Figure", list["Axes"]]:
     """Makes a figure without pyplot, which would keep it in memory and need a display."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, layout="constrained", dpi=130)
-    return figure, list(figure.subplots(rows, columns, squeeze=False, **kwargs).flat)
+    figure = Figure(figsize=(width, 4.2), layout="constrained", dpi=130)
+    return figure, list(figure.subplots(1, len(widths), squeeze=False, width_ratios=widths).flat)
 
 
 def _draw_maps(axes_of_maps: Sequence["Axes"], certainty: Mapping[str, torch.FloatTensor]) -> None:
@@ -95,27 +106,10 @@ def _draw_maps(axes_of_maps: Sequence["Axes"], certainty: Mapping[str, torch.Flo
     for axes, (method, confidence) in zip(axes_of_maps, certainty.items(), strict=True):
         num_passes, num_tokens = confidence.shape
         edges = (0.5, num_tokens + 0.5, num_passes + 0.5, 0.5)
-        values = confidence.cpu().numpy()
-        image = axes.imshow(values, vmin=0, vmax=1, aspect="auto", interpolation="nearest", extent=edges)
+        image = axes.imshow(
+            confidence.cpu().numpy(), vmin=0, vmax=1, aspect="auto", interpolation="nearest", extent=edges
+        )
         axes.set(title=method, xlabel="Position of the new token", ylabel=f"First {num_passes} forward passes")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     if axes_of_maps:
         axes.figure.colorbar(image, ax=list(axes_of_maps), label="Mean confidence", shrink=0.9)
-
-
-def draw_accuracy(axes: "Axes", points: Sequence[Mapping[str, Any]], figure: str, marker: str, method: str) -> None:
-    """Draws the accuracy of the points of a method against another `figure` of these points."""
-    x = [point[figure] for point in points]
-    y = [100 * point["accuracy"] for point in points]
-    (line,) = axes.plot(x, y, marker=marker, label=method)
-    if all("accuracy_interval" in point for point in points):
-        low, high = zip(*(point["accuracy_interval"] for point in points), strict=True)
-        axes.vlines(x, [100 * end for end in low], [100 * end for end in high], line.get_color(), alpha=0.35)
-    # Neighbours often lie close together. Points in one place have their labels one above the other.
-    labels = defaultdict(list)
-    for point, place in zip(points, zip(x, y, strict=True), strict=True):
-        labels[place].append(point.get("label", ""))
-    style = {"textcoords": "offset points", "fontsize": "x-small", "color": line.get_color()}
-    for (place, names), below in zip(labels.items(), cycle((False, True)), strict=False):
-        axes.annotate("\n".join(names), place, (4, -4 if below else 4), va="top" if below else "bottom", **style)
-    axes.margins(x=0.1)

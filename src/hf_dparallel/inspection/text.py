@@ -44,22 +44,21 @@ def print_passes(trace: DecodeTrace, console: Console | None = None) -> None:
     """
     console = console or Console()
     width = len(str(trace.nfe))
+    is_revised = any(len(of_position) > 1 for of_position in trace.changes)
     for number in range(1, trace.nfe + 1):
-        after = [trace.standing(position, number) for position in range(len(trace.tokens))]
-        committed = sum(step == number - 1 and text is not None for step, text in after)
-        revoked = sum(step == number - 1 and text is None for step, text in after)
-        counts = f"+{committed} -{revoked}" if revoked else f"+{committed}"
-        head = f"pass {number:{width}}/{trace.nfe}  {counts:<{8 if trace.revised else 4}}  "
+        is_mask = [text is None for of_position in trace.changes for step, text in of_position if step == number - 1]
+        counts = f"+{is_mask.count(False)}" + (f" -{is_mask.count(True)}" if any(is_mask) else "")
+        head = f"pass {number:{width}}/{trace.nfe}  {counts:<{8 if is_revised else 4}}  "
         console.print(Text.assemble(head, _canvas(trace, number)), soft_wrap=True)
 
 
 def _canvas(trace: DecodeTrace, number: int) -> Text:
     """Returns the text of the canvas after `number` passes."""
-    standing = [trace.standing(position, number) for position in range(len(trace.tokens))]
+    standing = [trace.standing(position, number) for position in range(len(trace.changes))]
     last = max((position for position, (_, text) in enumerate(standing) if text is not None), default=0)
-    end = next(block.stop for block in trace.blocks() if last in block) if number < trace.nfe else last + 1
+    end = next(block.stop for block in trace.blocks if last in block) if number < trace.nfe else last + 1
     # Some tokenizers keep spaces in their tokens. Line breaks are escaped, so that each pass is one line.
-    space = Text("" if any(text[:1].isspace() for text in trace.tokens) else " ")
+    space = Text("" if any((text or "")[:1].isspace() for change in trace.changes for _, text in change) else " ")
     words = (
         Text(_MASK) if text is None else Text(printable(text).replace("\n", "\\n"), pass_style(step, trace.nfe))
         for step, text in standing[:end]

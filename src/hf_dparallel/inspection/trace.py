@@ -2,7 +2,7 @@
 """One decode as text: the tokens after each pass, and what the model predicted for the masks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import dropwhile, pairwise
 from typing import Any
@@ -40,47 +40,27 @@ class DecodeTrace:
     Args:
         name (`str`): title, such as the method.
         prompt (`str`): the prompt.
-        tokens (`list[str]`): the text of each position in the end.
-        commit_step (`list[int]`): the pass, counted from 0, that committed each position, -1 for none.
-        block_length (`int`): positions of a block; the last one may have fewer.
-        first_block_length (`int`): positions of the first block, which has fewer where the prompt shares it.
+        changes (`list[list[tuple[int, str | None]]]`): for each position, the passes that set it, counted from 0, and
+            the texts that they set it to, `None` for a mask. A token of the prompt, in infilling, is set by -1.
+        blocks (`list[range]`): the positions of each block, from left to right.
         nfe (`int`): forward passes.
         tokens_per_forward (`float`): tokens of the answer over passes.
         settings (`dict[str, Any]`): decoding settings that differ from the defaults, by name.
         predictions (`list[dict[int, Prediction]]`): for each pass, the predictions of masked tokens, by position.
-        revised (`dict[int, list[tuple[int, str | None]]]`): of each position of the answer that was revised, the
-            passes that set it and the texts that they set it to, `None` for a mask, in their order.
     """
 
     name: str
     prompt: str
-    tokens: list[str]
-    commit_step: list[int]
-    block_length: int
-    first_block_length: int
+    changes: list[list[tuple[int, str | None]]]
+    blocks: list[range]
     nfe: int
     tokens_per_forward: float
     settings: dict[str, Any]
     predictions: list[dict[int, Prediction]]
-    revised: dict[int, list[tuple[int, str | None]]] = field(default_factory=dict)
 
     def standing(self, position: int, number: int) -> tuple[int, str | None]:
         """Returns the last of `number` passes that set a position, or -1, and the text there, `None` for a mask."""
-        if self.is_given(position):
-            return -1, self.tokens[position]
-        last = [(self.commit_step[position], self.tokens[position])]
-        events = [event for event in self.revised.get(position, last) if 0 <= event[0] < number]
-        return events[-1] if events else (-1, None)
-
-    def is_given(self, position: int) -> bool:
-        """Returns whether a position was never masked, as tokens of the prompt in infilling."""
-        return self.commit_step[position] < 0 and not any(position in masked for masked in self.predictions)
-
-    def blocks(self) -> list[range]:
-        """Returns the positions of each block, from left to right."""
-        length = len(self.tokens)
-        starts = [0, *range(self.first_block_length, length, self.block_length)]
-        return [range(start, end) for start, end in zip(starts, [*starts[1:], length], strict=True)]
+        return next((change for change in reversed(self.changes[position]) if change[0] < number), (-1, None))
 
 
 def trace_decode(
@@ -128,24 +108,25 @@ def trace_output(
     Raises:
         ValueError: if `out` has no certainty.
     """
-    length = out.commit_step.shape[1]
+    length, block_length = out.commit_step.shape[1], config.block_length
     padded = out.sequences[row, : out.sequences.shape[1] - length].tolist()
     prompt_ids = list(dropwhile(lambda token: token == config.padding_token_id, padded))
     text_of = cache(partial(_text_of, tokenizer))
-    # When infilling, there is no token before the first.
-    tokens = [None, *out.sequences[row].tolist()][-length - 1 :]
+    first_block_length = block_length
+    if attention != "full" and config.block_origin != "answer":
+        first_block_length -= len(prompt_ids) % block_length
+    elif config.is_infilling:
+        first_block_length = length % block_length or block_length
+    starts = [0, *range(first_block_length, length, block_length), length]
     return DecodeTrace(
         name=name,
         prompt=tokenizer.decode(prompt_ids),
-        tokens=[text_of(token, before) for before, token in pairwise(tokens)],
-        commit_step=out.commit_step[row].tolist(),
-        block_length=config.block_length,
-        first_block_length=_first_block_length(config, len(prompt_ids), length, attention),
+        changes=_changes(out, row, text_of, config.is_infilling),
+        blocks=[range(start, end) for start, end in pairwise(starts)],
         nfe=int(out.nfe[row]),
         tokens_per_forward=float(out.tokens_per_forward[row]),
         settings=config.non_defaults(),
         predictions=[_predictions(out, row, step, text_of) for step in range(int(out.nfe[row]))],
-        revised=_revised(out, row, text_of) if out.num_revisions[row] else {},
     )
 
 
@@ -159,25 +140,25 @@ def required(out: DiffusionGenerationOutput, name: str) -> torch.Tensor:
     return values
 
 
-def _revised(out: DiffusionGenerationOutput, row: int, text_of: _TextOf) -> dict[int, list[tuple[int, str | None]]]:
-    states = required(out, "standing")[row, : int(out.nfe[row])].tolist()
+def _changes(
+    out: DiffusionGenerationOutput, row: int, text_of: _TextOf, is_infilling: bool
+) -> list[list[tuple[int, str | None]]]:
+    was_masked = ~required(out, "entropies")[row].isnan().all(dim=0)
+    commit_step = out.commit_step[row].tolist()
     # When infilling, there is no token before the first.
-    first, *last = [None, *out.sequences[row].tolist()][-len(states[0]) - 1 :]
-    states.append(last)
-    events: dict[int, list[tuple[int, str | None]]] = {}
-    for step, (before, after) in enumerate(pairwise(states)):
-        for position, (old, new) in enumerate(zip(before, after, strict=True)):
-            if old != new and out.commit_step[row, position] >= 0:
-                text = None if new < 0 else text_of(new, states[-1][position - 1] if position else first)
-                events.setdefault(position, []).append((step, text))
-    return {position: changes for position, changes in events.items() if len(changes) > 1}
-
-
-def _first_block_length(config: DiffusionGenerationConfig, start: int, length: int, attention: str) -> int:
-    if attention != "full" and config.block_origin != "answer":
-        return config.block_length - start % config.block_length
-    # When infilling, the first block is the shorter one.
-    return length % config.block_length or config.block_length if config.is_infilling else config.block_length
+    tokens = [None, *out.sequences[row].tolist()][-len(commit_step) - 1 :]
+    changes: list[list[tuple[int, str | None]]] = []
+    for position, ((before, token), step) in enumerate(zip(pairwise(tokens), commit_step, strict=True)):
+        is_shown = step >= 0 or (is_infilling and not was_masked[position])
+        changes.append([(step, text_of(token, before))] if is_shown else [])
+    if out.num_revisions[row]:
+        states = [*required(out, "standing")[row, : int(out.nfe[row])].tolist(), tokens[1:]]
+        for position, step in enumerate(commit_step):
+            of_position = [state[position] for state in states] if step >= 0 else []
+            changed = [(at, new) for at, (old, new) in enumerate(pairwise(of_position)) if old != new]
+            if len(changed) > 1:
+                changes[position] = [(at, None if new < 0 else text_of(new, tokens[position])) for at, new in changed]
+    return changes
 
 
 def _predictions(out: DiffusionGenerationOutput, row: int, step: int, text_of: _TextOf) -> dict[int, Prediction]:
