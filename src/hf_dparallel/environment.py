@@ -3,7 +3,7 @@
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,9 @@ def describe_environment() -> dict[str, Any]:
     """Returns versions and devices."""
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     # torch's own version has its build, "+cu132", which the metadata of a wheel may lack.
-    versions = {"hf_dparallel": __version__, "torch": torch.__version__} | {name: _version(name) for name in _PACKAGES}
+    versions = {"hf_dparallel": __version__, "torch": torch.__version__}
+    for name in _PACKAGES:
+        versions[name] = version(name) if find_spec(name) else "not installed"
     system = {"python": platform.python_version(), "platform": platform.platform()}
     cpu = {"cpu": device_name(torch.device("cpu")), "cpu_count": os.cpu_count()}
     return versions | system | cpu | {"gpus": gpus, "bf16_on_gpu": bool(gpus) and torch.cuda.is_bf16_supported()}
@@ -64,10 +66,3 @@ def require(feature: str, *libraries: str) -> None:
     missing = [name for name in libraries if find_spec(name) is None]
     if missing:
         raise ImportError(f"`{feature}` needs {', '.join(missing)}: `pip install {' '.join(missing)}`.")
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

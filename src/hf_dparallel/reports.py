@@ -14,7 +14,7 @@ from typing import Any
 REPORT_NAME = "report.json"
 # Keys of every row.
 TABLE_METRICS = ("accuracy", "nfe", "tokens_per_forward", "latency_s")
-# Columns of a table: heading, name in a row, factor and format of the number. Columns in hundredths show intervals.
+# Columns of a table: heading, name in a row, factor and format of the number.
 _COLUMNS = (
     ("Passes", "nfe", 1, "{:.1f}"),
     ("Tokens per pass", "tokens_per_forward", 1, "{:.2f}"),
@@ -22,9 +22,6 @@ _COLUMNS = (
     ("Speed-up", "speedup", 1, "{:.1f}x"),
     ("Accuracy", "accuracy", 100, "{:.1f}%"),
 )
-
-
-# Files.
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -61,26 +58,19 @@ def write_report(report: Mapping[str, Any], folder: str | os.PathLike, paragraph
     (Path(folder) / "report.md").write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
 
 
-# Tables.
-
-
-def results_table(rows: Sequence[Mapping[str, Any]], own: Mapping[str, Any] | None = None) -> str:
-    """Formats rows as a Markdown table that is also readable on a terminal; columns that they lack are left out.
-
-    Accuracies and their differences show their intervals, if there are any. The method of the row `own` is in bold.
-    """
+def results_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Formats rows as a Markdown table that is also readable on a terminal; columns that they lack are left out."""
     # One row alone is no faster than another.
     columns = [column for column in _COLUMNS if column[1] in rows[0] and (column[1] != "speedup" or len(rows) > 1)]
-    header = [
-        heading + (" (95 %)" if _interval(rows[0], name, factor) else "") for heading, name, factor, _ in columns
-    ]
     lines = [
-        [
-            f"**{row['method']}**" if row is own else row["method"],
-            *(number.format(factor * row[name]) + _interval(row, name, factor) for _, name, factor, number in columns),
-        ]
-        for row in rows
+        [row["method"], *(number.format(factor * row[name]) for _, name, factor, number in columns)] for row in rows
     ]
+    header = [heading for heading, *_ in columns]
+    if any(row.get("accuracy_interval") for row in rows):
+        header[-1] += " (95 %)"
+        for line, row in zip(lines, rows, strict=True):
+            if ends := row.get("accuracy_interval"):
+                line[-1] += f" [{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]"
     return markdown_table(["Method", *header], lines)
 
 
@@ -104,8 +94,3 @@ def escape_markdown(text: str) -> str:
     """Returns a text in one line that neither ends a cell of a table nor is a link or an element of HTML."""
     line = " ".join(text.split())
     return line.replace("\\", "\\\\").replace("|", "\\|").replace("](", "]\\(").replace("<", "&lt;")
-
-
-def _interval(row: Mapping[str, Any], name: str, factor: float) -> str:
-    ends = row.get(f"{name}_interval") if factor == 100 else None
-    return f" [{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]" if ends else ""

@@ -146,7 +146,7 @@ def demo(tmp_path_factory):
     numbers = {"num_trajectories": 4, "num_train_steps": 2, "num_tuning_problems": 1, "num_problems": 1}
     config = DemoConfig(str(output_dir), batch_size=4, **numbers)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        few = {rule: [settings[0], settings[-1]] for rule, settings in pipeline.TUNING_GRID.items()}
+        few = {rule: (values[0], values[-1]) for rule, values in pipeline.TUNING_GRID.items()}
         monkeypatch.setattr(pipeline, "TUNING_GRID", few)
         return run_demo(config), output_dir
 

@@ -3,7 +3,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,6 @@ from ..evaluation.rows import make_rows
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..inspection.plots import certainty_of, plot_tradeoff
-from ..inspection.text import print_answer
-from ..inspection.trace import trace_decode
 from ..reports import TABLE_METRICS, results_table, write_report
 from . import TEACHER, word_problem_dataset
 
@@ -34,11 +32,8 @@ TRAJECTORY_RECIPE = {"confidence_threshold": 0.8}
 # A threshold keeps the accuracy if it loses at most this much against one token per pass, on the tuning problems.
 TOLERANCE = 0.01
 
-# The settings to choose from, by rule.
-TUNING_GRID = {
-    "confidence_threshold": [{"confidence_threshold": value} for value in (0.9, 0.8, 0.7, 0.6, 0.5)],
-    "entropy_threshold": [{"entropy_threshold": value} for value in (0.3, 0.5, 0.8, 1.1)],
-}
+# The values to choose from, by rule.
+TUNING_GRID = {"confidence_threshold": (0.9, 0.8, 0.7, 0.6, 0.5), "entropy_threshold": (0.3, 0.5, 0.8, 1.1)}
 
 
 @dataclass
@@ -79,21 +74,22 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     output_dir = Path(config.output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
     teacher, tokenizer = load_teacher(path=config.teacher)
-    by_teacher = _make_answerer(teacher, tokenizer, config)
+    by_teacher = Answerer(teacher, tokenizer, _recipe({}), config.batch_size)
     tuning = word_problem_dataset(config.num_tuning_problems, config.seed + 1, split="test")
 
     print("\n1/5  The teacher: one token per pass, and which thresholds keep its accuracy")
     (original,) = _evaluate_settings(by_teacher, tuning, [{}])
-    curves = {rule: _evaluate_settings(by_teacher, tuning, grid) for rule, grid in TUNING_GRID.items()}
+    grids = {rule: [{rule: value} for value in values] for rule, values in TUNING_GRID.items()}
+    curves = {rule: _evaluate_settings(by_teacher, tuning, grid) for rule, grid in grids.items()}
 
     print("\n2/5  Its trajectories on new problems, and which of them end in the right answer")
     trajectories, counts = _make_trajectories(teacher, tokenizer, config)
 
     print("\n3/5  Certainty-forcing distillation")
-    by_student = _make_answerer(distil(trajectories, tokenizer, config, teacher.dtype), tokenizer, config)
+    by_student = replace(by_teacher, model=distil(trajectories, tokenizer, config, teacher.dtype))
 
     print("\n4/5  The student: which thresholds keep the teacher's accuracy")
-    curves["student"] = _evaluate_settings(by_student, tuning, TUNING_GRID["entropy_threshold"])
+    curves["student"] = _evaluate_settings(by_student, tuning, grids["entropy_threshold"])
     chosen = {name: fewest_passes(curve, original["accuracy"])["recipe"] for name, curve in curves.items()}
     _recipe(chosen["student"]).save_pretrained(output_dir / "adapter")
 
@@ -110,25 +106,18 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
         "dtype": str(teacher.dtype),
         "seconds": round(time.time() - start, 1),
     }
-    answerers = {
-        "Teacher": by_teacher.with_(**chosen["entropy_threshold"]),
-        "Student": by_student.with_(**chosen["student"]),
-    }
     prompt_ids = tokenize_prompts(tuning, tokenizer)
-    certainty = {name: certainty_of(answerer, prompt_ids) for name, answerer in answerers.items()}
+    certainty = {
+        "Teacher": certainty_of(by_teacher.with_(**chosen["entropy_threshold"]), prompt_ids),
+        "Student": certainty_of(by_student.with_(**chosen["student"]), prompt_ids),
+    }
     conclusion = _write_results(report, certainty, output_dir)
-    _print_example({"Teacher": by_teacher, "Student": answerers["Student"]}, held_out.select([0]))
     print(f"\n{conclusion}\n\nReport, picture and adapter are in {output_dir}/ ({report['seconds']:.0f} s).")
     return report
 
 
 def _recipe(settings: dict[str, Any]) -> DiffusionGenerationConfig:
     return DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **settings)
-
-
-def _make_answerer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DemoConfig) -> Answerer:
-    """Makes an answerer of one token per pass for the demo."""
-    return Answerer(model, tokenizer, _recipe({}), config.batch_size)
 
 
 def _evaluate_settings(
@@ -155,7 +144,7 @@ def fewest_passes(curve: list[dict[str, Any]], accuracy: float) -> dict[str, Any
 def _make_trajectories(
     teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DemoConfig
 ) -> tuple["Dataset", dict[str, int]]:
-    """Lets the teacher answer, and returns the right answers and how many there were of both kinds."""
+    """Returns the teacher's right answers, and how many there were of both kinds."""
     problems = word_problem_dataset(config.num_trajectories, config.seed, split="train")
     rows = generate_trajectories(teacher, tokenizer, problems, _recipe(TRAJECTORY_RECIPE), config.batch_size)
     kept = filter_trajectories(rows, tokenizer, numeric_answer_reward)
@@ -171,7 +160,7 @@ def distil(
     dtype: torch.dtype,
     **settings: Any,
 ) -> PreTrainedModel:
-    """Trains a LoRA adapter on the trajectories and returns the student with the adapter merged, in `dtype`.
+    """Trains a LoRA adapter, saves it and returns the student with the adapter merged, in `dtype`.
 
     `settings` of [`CertaintyForcingConfig`] replace the demo's own.
     """
@@ -202,13 +191,8 @@ def distil(
         "seed": config.seed,
     }
     args = CertaintyForcingConfig(str(Path(config.output_dir) / "checkpoints"), **(defaults | settings))
-    trainer = CertaintyForcingTrainer(
-        model,
-        args,
-        train_dataset=trajectories,
-        processing_class=tokenizer,
-        peft_config=LoraConfig(r=32, lora_alpha=64),
-    )
+    lora = LoraConfig(r=32, lora_alpha=64)
+    trainer = CertaintyForcingTrainer(model, args, trajectories, processing_class=tokenizer, peft_config=lora)
     trainer.train()
     trainer.save_model(str(Path(config.output_dir) / "adapter"))
     student = trainer.model.merge_and_unload().to(dtype).eval()
@@ -220,15 +204,15 @@ def _compare(
     teacher: Answerer, student: Answerer, problems: "Dataset", chosen: dict[str, dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Returns a row for each method of the paper's Table 1."""
-    methods: list[tuple[str, Answerer, dict[str, Any]]] = [
-        ("Teacher, one token per pass", teacher, {}),
-        ("Teacher, few-step", teacher, {"denoising_steps": MAX_NEW_TOKENS // 4}),
-        ("Teacher, confidence threshold", teacher, chosen["confidence_threshold"]),
-        ("Teacher, entropy threshold", teacher, chosen["entropy_threshold"]),
-        ("Student (dParallel), entropy threshold", student, chosen["student"]),
-    ]
+    methods = {
+        "Teacher, one token per pass": (teacher, {}),
+        "Teacher, few-step": (teacher, {"denoising_steps": MAX_NEW_TOKENS // 4}),
+        "Teacher, confidence threshold": (teacher, chosen["confidence_threshold"]),
+        "Teacher, entropy threshold": (teacher, chosen["entropy_threshold"]),
+        "Student (dParallel), entropy threshold": (student, chosen["student"]),
+    }
     measured = {}
-    for title, answerer, settings in methods:
+    for title, (answerer, settings) in methods.items():
         (metrics,) = _evaluate_settings(answerer, problems, [settings])
         name = " ".join([title, *map(str, settings.values())])
         measured[name] = {metric: metrics[metric] for metric in TABLE_METRICS}
@@ -259,11 +243,3 @@ def _write_results(report: dict[str, Any], certainty: dict[str, torch.FloatTenso
     }
     plot_tradeoff(labelled, certainty).savefig(output_dir / "certainty.png")
     return "\n\n".join(paragraphs)
-
-
-def _print_example(answerers: dict[str, Answerer], problem: "Dataset") -> None:
-    print(f"\n{problem['prompt'][0][0]['content']}")
-    for name, answerer in answerers.items():
-        (prompt_ids,) = tokenize_prompts(problem, answerer.tokenizer)
-        print()
-        print_answer(trace_decode(answerer.model, answerer.tokenizer, prompt_ids, answerer.config, name))

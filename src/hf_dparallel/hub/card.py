@@ -33,24 +33,17 @@ def make_card(
     license: str | None = None,
     tags: str | list[str] | None = None,
 ) -> ModelCard:
-    r"""
-    Returns the card of an adapter or a model that was saved in a folder.
+    """Returns the card of an adapter or a model that was saved in a folder.
 
     Args:
-        folder (`str` or `os.PathLike`):
-            What [`CertaintyForcingTrainer`] or `save_pretrained` has saved.
-        repo_id (`str`):
-            Name of the repository.
-        recipe ([`DiffusionGenerationConfig`]):
-            How it decodes.
-        base_model (`str`, *optional*):
-            Name of the base model on the Hub.
-        report (`str` or `os.PathLike`, *optional*):
-            JSON file with measured figures: what `hf-dparallel evaluate --json` or `demo` wrote.
-        dataset_name, license (`str`, *optional*):
-            Name of the training data on the Hub; identifier of the licence, such as `"mit"`.
-        tags (`str` or `list[str]`, *optional*):
-            Tags of the card beside the default ones.
+        folder (`str` or `os.PathLike`): what [`CertaintyForcingTrainer`] or `save_pretrained` has saved.
+        repo_id (`str`): name of the repository.
+        recipe ([`DiffusionGenerationConfig`]): how it decodes.
+        base_model (`str`, *optional*): name of the base model on the Hub.
+        report (`str` or `os.PathLike`, *optional*): JSON file with measured figures: what `hf-dparallel evaluate
+            --json` or `demo` wrote.
+        dataset_name, license (`str`, *optional*): name of the training data on the Hub; identifier of the licence.
+        tags (`str` or `list[str]`, *optional*): tags of the card beside the default ones.
 
     Raises:
         ValueError: if a file is no JSON, or the report has no figures.
@@ -60,6 +53,7 @@ def make_card(
         for path in (Path(folder, ADAPTER_CONFIG_NAME), Path(folder, SUMMARY_NAME))
     )
     settings = {name: adapter[name] for name in _ADAPTER_SETTINGS if adapter.get(name)} | summary.get("settings", {})
+    lines = [(f"`{name}`", value) for name, value in settings.items()]
     own_tags = [tags] if isinstance(tags, str) else tags or []
     data = ModelCardData(
         base_model=base_model,
@@ -83,9 +77,7 @@ def make_card(
         recipe=json.dumps(recipe.settings(), indent=2, ensure_ascii=False),
         results=_results(report) if report else None,
         num_sequences=summary.get("num_sequences"),
-        settings=markdown_table(["Setting", "Value"], [(f"`{n}`", v) for n, v in settings.items()], 2)
-        if settings
-        else "",
+        settings=markdown_table(["Setting", "Value"], lines, 2) if lines else "",
         metrics=summary.get("metrics", {}),
         plain=escape_markdown,
     )

@@ -49,24 +49,21 @@ def export_for_engine(
     base_model: str | None = None,
     generation_config: DiffusionGenerationConfig | None = None,
 ) -> str:
-    r"""
-    Writes a student as a folder that SGLang, LMDeploy or the published code of its family loads.
+    r"""Writes a student as a folder that SGLang, LMDeploy or the published code of its family loads.
 
     The folder holds merged weights under the published names, `config.json` with the architecture that the engine
     knows, tokenizer and chat template, the code of the base model if it has some, the recipe, and the settings of the
     engine. hf-dparallel loads it, too. Everything is checked before anything is written.
 
     Args:
-        student (`str` or `os.PathLike`):
-            A model or an adapter: a folder or a Hub id.
-        engine (`str`):
-            `"sglang"`, `"lmdeploy"` or `"transformers"`: the published code, with `trust_remote_code=True`.
-        output_dir (`str` or `os.PathLike`):
-            The folder, which must be new or empty.
-        base_model (`str`, *optional*):
-            The base model, whose code is copied. By default the one that the student names.
-        generation_config ([`DiffusionGenerationConfig`], *optional*):
-            Settings that override the student's recipe. SGLang and LMDeploy decide by `confidence_threshold`.
+        student (`str` or `os.PathLike`): a model or an adapter: a folder or a Hub id.
+        engine (`str`): `"sglang"`, `"lmdeploy"` or `"transformers"`: the published code, with
+            `trust_remote_code=True`.
+        output_dir (`str` or `os.PathLike`): the folder, which must be new or empty.
+        base_model (`str`, *optional*): the base model, whose code is copied. By default the one that the student
+            names.
+        generation_config ([`DiffusionGenerationConfig`], *optional*): settings that override the student's recipe.
+            SGLang and LMDeploy decide by `confidence_threshold`.
 
     Returns:
         `str`: the line that starts the engine; for `"transformers"`, one that loads the model.
@@ -159,9 +156,7 @@ def _settings_of(engine: str, config: DiffusionGenerationConfig, model: PreTrain
     if config.confidence_threshold is None:
         remedy = "Find one with `hf-dparallel calibrate --sweep confidence_threshold=0.5:0.95:0.05`."
         raise SettingError("confidence_threshold", None, f"must be set: {engine} decides by it", remedy)
-    names = _DECIDING
-    if engine == "sglang" and config.is_on("editing_threshold"):
-        names = names | _EDITING
+    names = _DECIDING | (_EDITING if engine == "sglang" and config.is_on("editing_threshold") else {})
     for name, value in config.non_defaults().items():
         if name not in (*names.values(), *_OF_REQUESTS):
             remedy = f"Leave it out, or set `{name}={SETTINGS[name].default!r}`."

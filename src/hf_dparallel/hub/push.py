@@ -62,9 +62,6 @@ def push_model_to_hub(
         about:
             `base_model`, `generation_config`, `report`, `dataset_name`, `license` and `tags`, as in [`files_to_push`].
 
-    Returns:
-        [`~huggingface_hub.CommitInfo`]
-
     Raises:
         ValueError: before anything is uploaded: if there is no recipe, or the base model is a local folder.
         OSError: if the folder holds no safetensors weights, or the Hub refuses.
@@ -83,25 +80,16 @@ def push_model_to_hub(
     return api.create_commit(repo_id, changes, commit_message=commit_message, revision=revision, create_pr=create_pr)
 
 
-def files_to_push(
-    folder: str | os.PathLike,
-    repo_id: str,
-    *,
-    base_model: str | None = None,
-    generation_config: DiffusionGenerationConfig | None = None,
-    **about: Any,
-) -> dict[str, Content]:
+def files_to_push(folder: str | os.PathLike, repo_id: str, **about: Any) -> dict[str, Content]:
     """Returns what [`push_model_to_hub`] would upload: the path or the new content of each file, by its name there.
 
     Args:
         folder, repo_id:
             As in [`push_model_to_hub`].
-        base_model (`str`, *optional*):
-            Name of the base model on the Hub. By default what the adapter says, which must then be such a name.
-        generation_config ([`DiffusionGenerationConfig`], *optional*):
-            Settings that take the place of the saved ones.
         about:
-            `report`, `dataset_name`, `license` and `tags`, as in [`make_card`].
+            `base_model`, the name of the base model on the Hub, by default what the adapter says; `generation_config`,
+            settings that take the place of the saved ones; `report`, `dataset_name`, `license` and `tags` as in
+            [`make_card`].
     """
     folder = Path(folder)
     if not any(folder.glob("*.safetensors")):
@@ -111,10 +99,9 @@ def files_to_push(
         )
     weights = _ADAPTER if (folder / ADAPTER_CONFIG_NAME).is_file() else ("config.json", *_WEIGHTS)
     exported = _EXPORTED if (folder / "launch.sh").is_file() else ()
-    patterns = (*weights, *_PUBLIC, *exported)
-    found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    found = {path for name in (*weights, *_PUBLIC, *exported) for path in folder.glob(name) if path.is_file()}
     files: dict[str, Content] = {path.relative_to(folder).as_posix(): path for path in sorted(found)}
-    return files | made_files(folder, repo_id, base_model=base_model, generation_config=generation_config, **about)
+    return files | made_files(folder, repo_id, **about)
 
 
 def made_files(
@@ -131,7 +118,14 @@ def made_files(
     configuration with the name of the base model.
     """
     folder = Path(folder)
-    recipe = _read_recipe(folder, generation_config)
+    is_saved = (folder / GENERATION_CONFIG_NAME).is_file()
+    recipe = DiffusionGenerationConfig.from_pretrained(folder) if is_saved else DiffusionGenerationConfig()
+    recipe = recipe.updated(**(generation_config.settings() if generation_config else {}))
+    if not recipe.settings():
+        raise ValueError(
+            f"`{folder}` has no recipe ({GENERATION_CONFIG_NAME}), and would decode one token in each pass. Choose a "
+            "rule: `generation_config=DiffusionGenerationConfig(entropy_threshold=0.5)` (`--entropy_threshold 0.5`)."
+        )
     summary = read_json(folder / SUMMARY_NAME) if (folder / SUMMARY_NAME).is_file() else {}
     code = _CUSTOM_GENERATE.read_text(encoding="utf-8")
     code = code.replace("RECIPE: dict = {}", f"RECIPE: dict = {json.loads(recipe.to_json_string())!r}")
@@ -168,15 +162,3 @@ def hub_name(name: str) -> str | None:
     except HFValidationError:
         return None
     return None if Path(name).exists() else name
-
-
-def _read_recipe(folder: Path, generation_config: DiffusionGenerationConfig | None) -> DiffusionGenerationConfig:
-    is_saved = (folder / GENERATION_CONFIG_NAME).is_file()
-    recipe = DiffusionGenerationConfig.from_pretrained(folder) if is_saved else DiffusionGenerationConfig()
-    recipe = recipe.updated(**(generation_config.settings() if generation_config else {}))
-    if not recipe.settings():
-        raise ValueError(
-            f"`{folder}` has no recipe ({GENERATION_CONFIG_NAME}), and would decode one token in each pass. Choose a "
-            "rule: `generation_config=DiffusionGenerationConfig(entropy_threshold=0.5)` (`--entropy_threshold 0.5`)."
-        )
-    return recipe

@@ -42,8 +42,8 @@ def plot_tradeoff(
             axes.vlines(x, [100 * end for end in low], [100 * end for end in high], line.get_color(), alpha=0.35)
         # Points in one place have their labels one above the other.
         labels = defaultdict(list)
-        for point, *place in zip(points, x, y, strict=True):
-            labels[tuple(place)].append(point.get("label", ""))
+        for point, place in zip(points, zip(x, y, strict=True), strict=True):
+            labels[place].append(point.get("label", ""))
         style = {"textcoords": "offset points", "fontsize": "x-small", "color": line.get_color()}
         for place, names in labels.items():
             axes.annotate("\n".join(names), place, (4, 4), va="bottom", **style)
