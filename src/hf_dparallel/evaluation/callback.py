@@ -75,8 +75,7 @@ class DecodingCallback(TrainerCallback):
             return
         trainer = self.trainer
         share = self.dataset.shard(args.world_size, args.process_index)
-        # Each training may have made a new model. The copy resolves its recipe anew, now that the model is in
-        # evaluation mode, where it may have a cache.
+        # The copy resolves its recipe anew, now that the model is in evaluation mode, where it may have a cache.
         answerer = replace(self.answerer, model=trainer.model)
         means = evaluate_answers(answerer, share, self.reward_funcs, "Decoding", args.chat_template_kwargs).metrics()
         sums = torch.tensor([len(share) * means[name] for name in _AVERAGED], device=args.device)
