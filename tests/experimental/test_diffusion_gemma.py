@@ -29,7 +29,7 @@ from hf_dparallel.experimental.diffusion_gemma.training import (
 )
 from hf_dparallel.generation.configuration import resolve
 
-from ..helpers import Recorder, left_padded, lora, make_diffusion_gemma, make_rows, refuses, weights_of
+from ..helpers import left_padded, lora, make_diffusion_gemma, make_rows, refuses, weights_of
 from ..training.helpers import naive_terms
 
 
@@ -56,7 +56,8 @@ def named(params):
 # Decoding
 
 
-@pytest.mark.parametrize("number", range(43))
+# Of 43 runs, a fourth takes as long as other test files.
+@pytest.mark.parametrize("number", [pytest.param(n, marks=pytest.mark.slow if n % 4 else ()) for n in range(43)])
 def test_recorded_runs(folder, model, number):
     run = recorded_runs(folder, "transformers.generate")[number]
     prompt = torch.tensor([run["prompt_ids"]])
@@ -130,7 +131,7 @@ CASES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(CASES, st.lists(st.lists(st.integers(0, 61), min_size=1, max_size=12), min_size=1, max_size=4))
 def test_rows_of_a_batch_equal_the_naive_loop(told, prompts):
     model = make_diffusion_gemma().double()
@@ -157,7 +158,7 @@ def test_processors_come_before_the_temperature_as_in_transformers():
     theirs = DiffusionGemmaForBlockDiffusion(ours.config).eval()
     theirs.load_state_dict(ours.state_dict())
     processors = LogitsProcessorList([Bias()])
-    for seed in range(5):
+    for seed in range(2):
         prompt = torch.randint(2, 60, (1, 5), generator=torch.Generator().manual_seed(seed))
         torch.manual_seed(seed)
         found = ours.generate(prompt, logits_processor=processors, **told)
@@ -165,14 +166,6 @@ def test_processors_come_before_the_temperature_as_in_transformers():
         torch.manual_seed(seed)
         expected = theirs.generate(prompt, logits_processor=LogitsProcessorList([Bias()]), **told).sequences
         assert torch.equal(found[:, : expected.shape[1]], expected)
-
-
-def test_a_streamer_gets_drafts_and_canvases():
-    streamer, told = Recorder(), {"max_new_tokens": 6, "max_denoising_steps": 3, "eos_token_id": 61}
-    torch.manual_seed(0)
-    out = make_diffusion_gemma().generate(torch.tensor([[2, 3]]), streamer=streamer, stability_threshold=9, **told)
-    assert streamer.tokens == out[0].tolist()
-    assert streamer.events == ["put", *["draft", "draft", "draft", "put"] * 2, "end"]
 
 
 def test_the_published_recipe_is_read_saved_and_overridden(model, tmp_path):
@@ -268,8 +261,7 @@ def test_noise_is_uniform_and_depends_on_row_and_epoch_only():
         assert torch.equal(alone, tokens[: len(alone)])
 
 
-@pytest.mark.parametrize("activation_checkpointing", [False, True])
-@pytest.mark.parametrize("number", [0, 4])
+@pytest.mark.parametrize(("number", "activation_checkpointing"), [(0, True), (4, False)])
 def test_recorded_losses_and_gradients(folder, tmp_path, number, activation_checkpointing):
     """Those whose sequence fits into the window. One was recorded with predictions that leave the token itself out."""
     case = json.loads((folder / "train_loss.jsonl").read_text().splitlines()[number])
@@ -390,11 +382,11 @@ def test_an_adapter_of_both_halves_is_trained_saved_and_decoded(tmp_path):
 
 
 def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(tmp_path):
-    told = {"max_steps": -1, "num_train_epochs": 2, "peft_config": lora()}
+    told = {"max_steps": -1, "num_train_epochs": 2, "num_rows": 2, "peft_config": lora()}
     whole = make_trainer(tmp_path, save_strategy="steps", save_steps=1, **told)
     whole.train()
     resumed = make_trainer(tmp_path, **told)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert resumed.state.global_step == whole.state.global_step == 4
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert resumed.state.global_step == whole.state.global_step == 2
     expected = weights_of(whole.model)
     assert all(torch.equal(weight, expected[name]) for name, weight in resumed.model.named_parameters())

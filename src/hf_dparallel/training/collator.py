@@ -226,7 +226,7 @@ class DataCollatorForSemiAutoregressiveMasking:
 class MaskingCallback(TrainerCallback):
     """Tells the collator the epoch, so that every epoch has its own masks and a resumed one has them again."""
 
-    def __init__(self, data_collator: DataCollatorForSemiAutoregressiveMasking):
+    def __init__(self, data_collator: Any):
         self.data_collator = data_collator
         self.next_epoch = 0
 

@@ -9,7 +9,6 @@ import torch
 from torch.nn.functional import pad
 from transformers import LogitsProcessorList
 from transformers.cache_utils import DynamicCache
-from transformers.generation.streamers import BaseStreamer
 from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
     DiffusionGemmaGenerationConfig,
     EntropyBoundSamplerConfig,
@@ -19,6 +18,7 @@ from transformers.utils import ModelOutput
 from hf_dparallel_rules.certainty import entropy_from_logits
 from hf_dparallel_rules.settings import SettingError
 
+from ...generation.inputs import generators_by_row
 from ...models.backbones import CACHE_ARGUMENT
 
 
@@ -49,7 +49,6 @@ def generate(
     input_ids: torch.LongTensor,
     generation_config: DiffusionGemmaGenerationConfig | None = None,
     logits_processor: LogitsProcessorList | None = None,
-    streamer: BaseStreamer | None = None,
     *,
     attention_mask: torch.LongTensor | None = None,
     generator: torch.Generator | Sequence[torch.Generator] | None = None,
@@ -73,9 +72,6 @@ def generate(
         logits_processor (`LogitsProcessorList`, *optional*):
             Applied to the logits `(batch_size, canvas_length, vocab_size)` before the temperature, with the tokens
             before the canvas as `input_ids`.
-        streamer (`BaseStreamer`, *optional*):
-            Gets the prompt, the likeliest tokens of each pass by `put_draft` if it has that method, and each canvas.
-            For one prompt.
         attention_mask (`torch.LongTensor` of shape `(batch_size, prompt_length)`, *optional*):
             0 for padding.
         generator (`torch.Generator` or a list of them, *optional*):
@@ -98,15 +94,15 @@ def generate(
         ValueError: for images, an unknown argument, a setting out of range, or prompts that are not left-padded.
     """
     config = _read_settings(model, generation_config, kwargs)
-    attention_mask = _check_prompts(model, input_ids, attention_mask, streamer)
+    attention_mask = _check_prompts(model, input_ids, attention_mask)
     processors = model._prepare_logits_processor(config, LogitsProcessorList(logits_processor or []))
-    generators = _generators_by_row(generator, len(input_ids))
-    loop = _CanvasLoop(model, config, input_ids, attention_mask, processors, generators, do_sample, streamer)
-    end, ends, padding = input_ids.shape[1] + config.max_new_tokens, *_special_tokens(model, config)
-    if streamer is not None:
-        streamer.put(input_ids.cpu())
+    generator_of = generators_by_row(generator, len(input_ids))
+    loop = _CanvasLoop(model, config, input_ids, attention_mask, processors, generator_of, do_sample)
+    text, end = model.config.text_config, input_ids.shape[1] + config.max_new_tokens
+    ends = text.eos_token_id if config.eos_token_id is None else config.eos_token_id
+    ends = torch.tensor([] if ends is None else ends, dtype=torch.long, device=model.device)
+    padding = text.pad_token_id if config.pad_token_id is None else config.pad_token_id
     while loop.sequences.shape[1] < end and not loop.is_finished.all():
-        start = loop.sequences.shape[1]
         loop.encode()
         canvas = loop.denoise()
         is_end = torch.isin(canvas, ends)
@@ -114,10 +110,6 @@ def generate(
         canvas = canvas.masked_fill((num_ends - is_end.long() > 0) | loop.is_finished[:, None], padding)
         loop.sequences = torch.cat([loop.sequences, canvas], dim=1)
         loop.is_finished |= num_ends[:, -1] > 0
-        if streamer is not None:
-            streamer.put(canvas[:, : end - start].cpu())
-    if streamer is not None:
-        streamer.end()
     sequences = pad(loop.sequences, (0, end - loop.sequences.shape[1]), value=padding)
     if not return_dict_in_generate:
         return sequences
@@ -126,33 +118,27 @@ def generate(
     return DiffusionGemmaOutput(sequences, loop.nfe, loop.encoder_passes, lengths / loop.nfe)
 
 
+@dataclass
 class _CanvasLoop:
     """Decodes the next canvas of each row, as often as it is asked to.
 
     A row whose canvas is decided keeps it, and draws nothing more until the next one.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        config: DiffusionGemmaGenerationConfig,
-        sequences: torch.LongTensor,
-        attention_mask: torch.LongTensor,
-        processors: LogitsProcessorList,
-        generators: Sequence[torch.Generator] | None,
-        do_sample: bool,
-        streamer: BaseStreamer | None,
-    ):
-        self.model, self.config, self.processors = model, config, processors
-        self.sequences, self.attention_mask = sequences, attention_mask
-        self.generators, self.do_sample, self.streamer = generators, do_sample, streamer
-        self.size, self.vocab_size = model.config.canvas_length, model.config.text_config.vocab_size
-        self.cache = DynamicCache(config=model.config.text_config)
-        self.nfe = torch.zeros(len(sequences), dtype=torch.long, device=sequences.device)
+    model: Any
+    config: DiffusionGemmaGenerationConfig
+    sequences: torch.LongTensor
+    attention_mask: torch.LongTensor
+    processors: LogitsProcessorList
+    generator_of: Callable[[int], torch.Generator] | None
+    do_sample: bool
+
+    def __post_init__(self):
+        self.size = self.model.config.canvas_length
+        self.cache = DynamicCache(config=self.model.config.text_config)
+        self.nfe = torch.zeros(len(self.sequences), dtype=torch.long, device=self.sequences.device)
         self.encoder_passes = self.nfe.clone()
         self.is_finished = torch.zeros_like(self.nfe, dtype=torch.bool)
-        # Rows whose canvas is decided.
-        self.is_decided = self.is_finished.clone()
 
     def encode(self) -> None:
         """Stores the new tokens of the sequences, and makes room for a canvas after them."""
@@ -175,7 +161,14 @@ class _CanvasLoop:
         likeliest, num_stable, previous = torch.full_like(canvas, -1), torch.zeros_like(self.nfe), None
         for step in range(config.max_denoising_steps, 0, -1):
             self.nfe += ~self.is_decided
-            logits = self._predict(canvas, previous, step)
+            logits = self.model(
+                decoder_input_ids=canvas,
+                self_conditioning_logits=previous,
+                decoder_attention_mask=self.attention_mask,
+                decoder_position_ids=self.canvas_positions,
+                **{CACHE_ARGUMENT: self.cache},
+            ).logits
+            logits = self.processors(self.sequences, logits, cur_step=step)
             best, entropy = logits.argmax(dim=-1), entropy_from_logits(logits)
             tokens = self._sample(logits) if self.do_sample else best
             ascending, order = entropy.sort(dim=-1)
@@ -187,35 +180,22 @@ class _CanvasLoop:
             is_sure = entropy.mean(dim=1) < config.confidence_threshold
             self.is_decided |= is_sure & (num_stable >= config.stability_threshold)
             previous = logits.to(self.model.dtype)
-            if self.streamer is not None and hasattr(self.streamer, "put_draft"):
-                self.streamer.put_draft(likeliest.cpu())
             if self.is_decided.all():
                 break
         return likeliest
 
-    def _predict(self, canvas: torch.LongTensor, previous: torch.Tensor | None, step: int) -> torch.Tensor:
-        """Returns the logits of a canvas after processors and temperature. `step` counts down to 1."""
-        logits = self.model(
-            decoder_input_ids=canvas,
-            self_conditioning_logits=previous,
-            decoder_attention_mask=self.attention_mask,
-            decoder_position_ids=self.canvas_positions,
-            **{CACHE_ARGUMENT: self.cache},
-        ).logits
-        return self.processors(self.sequences, logits, cur_step=step)
-
     def _draw(self, sample: Callable[[slice, torch.Generator | None], torch.LongTensor]) -> torch.LongTensor:
         """Returns `sample` of all rows at once, or of each undecided row by its own generator."""
-        if self.generators is None:
+        if self.generator_of is None:
             return sample(slice(None), None)
         drawn = torch.zeros(len(self.nfe), self.size, dtype=torch.long, device=self.nfe.device)
         for row in (~self.is_decided).nonzero()[:, 0].tolist():
-            drawn[row] = sample(slice(row, row + 1), self.generators[row])[0]
+            drawn[row] = sample(slice(row, row + 1), self.generator_of(row))[0]
         return drawn
 
     def _noise(self, rows: slice, generator: torch.Generator | None) -> torch.LongTensor:
-        shape, device = (len(self.nfe[rows]), self.size), self.nfe.device
-        return torch.randint(self.vocab_size, shape, generator=generator, device=device)
+        shape, vocab_size = (len(self.nfe[rows]), self.size), self.model.config.text_config.vocab_size
+        return torch.randint(vocab_size, shape, generator=generator, device=self.nfe.device)
 
     def _sample(self, logits: torch.Tensor) -> torch.LongTensor:
         probabilities = logits.softmax(dim=-1, dtype=torch.float32)
@@ -251,31 +231,13 @@ def _read_settings(
     return config
 
 
-def _special_tokens(model: Any, config: DiffusionGemmaGenerationConfig) -> tuple[torch.LongTensor, int]:
-    """Returns the end tokens and the padding token."""
-    text = model.config.text_config
-    ends = text.eos_token_id if config.eos_token_id is None else config.eos_token_id
-    padding = text.pad_token_id if config.pad_token_id is None else config.pad_token_id
-    return torch.tensor([] if ends is None else ends, dtype=torch.long, device=model.device), padding
-
-
-def _check_prompts(model: Any, input_ids: Any, attention_mask: Any, streamer: Any) -> torch.LongTensor:
+def _check_prompts(model: Any, input_ids: Any, attention_mask: Any) -> torch.LongTensor:
     """Raises a `ValueError` for prompts that cannot be decoded, and returns their mask."""
     if not torch.is_tensor(input_ids) or input_ids.dim() != 2 or input_ids.numel() == 0:
         raise ValueError("`input_ids` must be a tensor of shape (batch_size, prompt_length), and not be empty.")
-    if streamer is not None and len(input_ids) > 1:
-        raise SettingError("streamer", streamer, "is for one prompt", "Call `generate` for each.")
     if (input_ids == model.config.image_token_id).any():
         raise ValueError("`input_ids` has image tokens, and only text is decoded. Remove them.")
     mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask.long()
     if mask.shape != input_ids.shape or not mask[:, -1].all() or (mask.diff(dim=1) < 0).any():
         raise ValueError("`attention_mask` must have the shape of `input_ids` and be 0 for padding on the left.")
     return mask
-
-
-def _generators_by_row(generator: Any, num_rows: int) -> Sequence[torch.Generator] | None:
-    if generator is None or not isinstance(generator, torch.Generator) and len(generator) == num_rows:
-        return generator
-    if isinstance(generator, torch.Generator):
-        return [generator] * num_rows
-    raise ValueError(f"`generator` must be one torch.Generator or one per row, got {len(generator)} for {num_rows}.")

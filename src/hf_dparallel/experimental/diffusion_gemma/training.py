@@ -11,15 +11,15 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
-from transformers import DataCollator, PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import DataCollator, PreTrainedModel, Trainer, TrainingArguments
 from transformers.cache_utils import DynamicCache
 
 from ...attention_masks import make_attention_mask
 from ...models.backbones import CACHE_ARGUMENT
-from ...training.losses import certainty_forcing_loss
-
-
-_IGNORED = -100
+from ...training.collator import MaskingCallback
+from ...training.losses import row_terms
+from ...training.objective import IGNORE_INDEX, Objective
+from ...training.student import add_adapter, base_model
 
 
 @dataclass
@@ -50,9 +50,13 @@ class DiffusionGemmaCollator:
         rows = [self._read(example) for example in examples]
         batch = {}
         for name in rows[0]:
-            padding = _IGNORED if name.endswith("labels") else self.eos_token_id
+            padding = IGNORE_INDEX if name.endswith("labels") else self.eos_token_id
             batch[name] = pad_sequence([row[name] for row in rows], batch_first=True, padding_value=padding)
         return batch | {"self_conditioning_mask": batch["self_conditioning_mask"][:, 0]}
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch (from 0) whose noise is drawn next, in worker processes, too."""
+        self.epoch.fill_(epoch)
 
     def _read(self, example: dict[str, Any]) -> dict[str, torch.Tensor]:
         prompt, completion = example["prompt_ids"], example["completion_ids"]
@@ -73,7 +77,7 @@ class DiffusionGemmaCollator:
         return {
             "input_ids": clean,
             # Nothing predicts the first token.
-            "encoder_labels": torch.cat([torch.tensor([_IGNORED]), clean[1:]]),
+            "encoder_labels": torch.cat([torch.tensor([IGNORE_INDEX]), clean[1:]]),
             "decoder_input_ids": noisy.flatten(),
             "labels": target.flatten(),
             "decoder_position_ids": len(prompt) + torch.arange(target.numel()),
@@ -132,27 +136,15 @@ class DiffusionGemmaTrainer(Trainer):
     ):
         config = model.config
         if peft_config is not None:
-            from peft import get_peft_model
-
-            target_modules = model.target_modules if peft_config.target_modules is None else None
-            if target_modules is not None:
-                peft_config.target_modules = target_modules
-            model = get_peft_model(model, peft_config)
-        ends = config.text_config.eos_token_id
-        kwargs.setdefault(
-            "data_collator",
-            DiffusionGemmaCollator(
-                config.canvas_length,
-                config.text_config.vocab_size,
-                ends if isinstance(ends, int) else ends[0],
-                args.max_length,
-                args.seed if args.data_seed is None else args.data_seed,
-            ),
-        )
+            model = add_adapter(model, peft_config)
+        if "data_collator" not in kwargs:
+            ends, seed = config.text_config.eos_token_id, args.seed if args.data_seed is None else args.data_seed
+            sizes = (config.canvas_length, config.text_config.vocab_size, ends if isinstance(ends, int) else ends[0])
+            kwargs["data_collator"] = DiffusionGemmaCollator(*sizes, args.max_length, seed)
         super().__init__(model, args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             raise ValueError("DiffusionGemmaTrainer runs on whole weights: use data parallel processes instead.")
-        self.add_callback(_EpochCallback(self.data_collator))
+        self.add_callback(MaskingCallback(self.data_collator))
         self.label_names = ["labels"]
         # The loss is a mean over rows, whatever they hold.
         self.model_accepts_loss_kwargs = False
@@ -167,7 +159,7 @@ class DiffusionGemmaTrainer(Trainer):
         num_items_in_batch: torch.Tensor | None = None,
     ) -> Any:
         """Returns the weighted sum of the terms, from two passes: without gradients, then conditioned on the first."""
-        args, base = self.args, getattr(self.model, "get_base_model", lambda: self.model)()
+        args, base = self.args, base_model(self.model)
         labels, encoder_labels = inputs["labels"], inputs["encoder_labels"]
         given = {name: value for name, value in inputs.items() if not name.endswith("labels")}
         is_conditioned = given.pop("self_conditioning_mask")
@@ -184,17 +176,9 @@ class DiffusionGemmaTrainer(Trainer):
         output = predict(self_conditioning_logits=first, self_conditioning_mask=is_conditioned)
         of_encoder = base.lm_head(output.encoder_last_hidden_state[:, :-1]).float()
         of_encoder = (of_encoder / base.final_logit_softcapping).tanh() * base.final_logit_softcapping
-        terms = {
-            "consistency": certainty_forcing_loss(output.logits, labels, certainty_weight=0.0),
-            "certainty": certainty_forcing_loss(
-                output.logits,
-                labels,
-                temperature=args.certainty_temperature,
-                certainty_weight=1.0,
-                consistency_weight=0.0,
-            ),
-            "encoder": certainty_forcing_loss(of_encoder, encoder_labels[:, 1:], certainty_weight=0.0),
-        }
+        consistency, certainty = row_terms(Objective(args.certainty_temperature), output.logits, labels).losses.mean(0)
+        encoder = row_terms(Objective(), of_encoder, encoder_labels[:, 1:]).losses[:, 0].mean()
+        terms = {"consistency": consistency, "certainty": certainty, "encoder": encoder}
         for name, term in terms.items():
             self._sums["" if model.training else "eval_"][f"{name}_loss"].append(term.detach())
         loss = sum(getattr(args, f"{name}_weight") * term for name, term in terms.items())
@@ -220,23 +204,12 @@ class DiffusionGemmaTrainer(Trainer):
             self.data_collator = collator
 
 
-class _EpochCallback(TrainerCallback):
-    """Tells the collator the epoch."""
-
-    def __init__(self, collator: DiffusionGemmaCollator):
-        self.collator = collator
-
-    def on_epoch_begin(self, args, state, control, **kwargs):
-        self.collator.epoch.fill_(int(state.epoch))
-
-
 def _make_masks(
     model: PreTrainedModel, clean: torch.LongTensor, position_ids: torch.LongTensor
 ) -> dict[str, torch.Tensor]:
-    """Returns the masks of both kinds of layers: a canvas sees itself, and the clean tokens before it.
+    """Returns the masks of both kinds of layers, for canvases at `position_ids`, `(rows, tokens)`.
 
-    Sliding layers see as many tokens before the canvas as fit into their window. `position_ids`, `(rows, tokens)`, are
-    those of the canvases.
+    A canvas sees itself, and the clean tokens before it; in sliding layers as many of those as fit into the window.
     """
     rows, num_tokens = position_ids.shape
     num_clean, canvas = clean.shape[1], torch.arange(num_tokens, device=clean.device) // model.config.canvas_length
