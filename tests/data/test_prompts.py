@@ -6,30 +6,12 @@ import json
 import pytest
 from datasets import Dataset
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from tokenizers import decoders as byte_decoders
-from transformers import PreTrainedTokenizerFast
+from tokenizers import processors
 
 from hf_dparallel.data.dataset import prepare_dataset, tokenize_row
 from hf_dparallel.data.prompts import encode_prompt, encode_text, read_example, render_chat, tokenize_prompts
 
-from ..fixtures.chat_templates import TEMPLATES
-
-
-def make_byte_tokenizer(template=None, eos="</s>", special=("<s>", "</s>"), **options):
-    """Every byte is a token, so that a text is the text of its tokens."""
-    vocab = {character: index for index, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    tokenizer = Tokenizer(models.BPE(vocab, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = byte_decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token=special[0],
-        eos_token=eos,
-        additional_special_tokens=list(special),
-        chat_template=template,
-        **options,
-    )
+from ..fixtures.chat_templates import TEMPLATES, make_byte_tokenizer
 
 
 def render_by_hand(known, messages, **arguments) -> str:

@@ -2,7 +2,6 @@
 """Teacher trajectories: what they hold, restarts, several processes."""
 
 import json
-import time
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from hf_dparallel.data import folder
 from hf_dparallel.generation.answerer import Answerer, evaluation_mode
 
 from ..helpers import make_dream, make_llada, make_prompts, make_tokenizer
-from ..processes import Program, run_in_two_processes
+from ..processes import run_in_two_processes
 from ..recipes import RECIPE
 
 
@@ -257,7 +256,7 @@ def test_a_batch_has_rows():
 
 
 SCRIPT = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 from accelerate import PartialState
 from tests.data.test_trajectories import *
@@ -269,41 +268,28 @@ def slow(answerer, prompts, **kwargs):
     # A collective operation from here on would wait for the slow process.
     PartialState.wait_for_everyone = torch.distributed.barrier = torch.distributed.all_reduce = None
     for row, answer in decode(answerer, prompts, **kwargs):
-        time.sleep(0.1 * (rank == "1"))
+        time.sleep(0.05 * (rank == "1"))
         yield row, answer
 Answerer.rows = slow
-rows = generate_trajectories(make_llada(), make_tokenizer(), make_prompts({count}), RECIPE, 2, sys.argv[1])
-report = {{"decoded": sorted(decoded), "returned": len(rows)}}
+rows = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(18), RECIPE, 2, sys.argv[1])
+report = {"decoded": sorted(decoded), "returned": len(rows)}
 Path(sys.argv[1], "process-" + rank + ".json").write_text(json.dumps(report))
 PartialState().destroy_process_group()
 """
 
 
 def test_two_processes_share_the_rows(small_shards, monkeypatch, tmp_path):
-    run_in_two_processes(SCRIPT.format(count=34), tmp_path / "out")
+    run_in_two_processes(SCRIPT, tmp_path / "out")
     reports = [json.loads((tmp_path / "out" / f"process-{rank}.json").read_text()) for rank in range(2)]
-    assert [report["returned"] for report in reports] == [34, 34]
+    assert [report["returned"] for report in reports] == [18, 18]
     # No row twice: each process has every other shard.
-    shards = [range(row, min(row + 4, 34)) for row in range(0, 34, 4)]
+    shards = [range(row, min(row + 4, 18)) for row in range(0, 18, 4)]
     for rank, report in enumerate(reports):
         assert report["decoded"] == [row for shard in shards[rank::2] for row in shard]
     assert not list((tmp_path / "out").glob(".*"))
     # A single process finds the whole run in the folder.
-    expected = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(34), RECIPE)
+    expected = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(18), RECIPE)
     monkeypatch.setattr(Answerer, "rows", no_rows)
     model = make_llada()
-    rows = generate_trajectories(model, make_tokenizer(), make_prompts(34), RECIPE, output_dir=tmp_path / "out")
-    assert rows[:] == expected[:]
-
-
-def test_a_killed_process_leaves_only_whole_shards(small_shards, tmp_path):
-    process = Program(SCRIPT.format(count=100), tmp_path)
-    deadline = time.time() + 120
-    while len(list(tmp_path.glob("shard-*"))) < 3 and time.time() < deadline:
-        time.sleep(0.01)
-    process.kill()
-    done = len(list(tmp_path.glob("shard-*")))
-    assert 3 <= done < 25
-    expected = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(100), RECIPE, batch_size=16)
-    rows = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(100), RECIPE, 16, tmp_path)
+    rows = generate_trajectories(model, make_tokenizer(), make_prompts(18), RECIPE, output_dir=tmp_path / "out")
     assert rows[:] == expected[:]

@@ -20,26 +20,26 @@ from ..recipes import RECIPE
 SAVING = {"save_strategy": "steps", "save_steps": 1, "rows": 6, "mask_ratio": "random"}
 
 
-@pytest.mark.parametrize("damage", ["half a state", "half the weights", "nothing in it"])
-def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(tmp_path, damage):
-    whole = make_trainer(tmp_path, peft_config=lora(lora_dropout=0.1), **SAVING)
+def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(tmp_path):
+    settings = SAVING | {"peft_config": lora(lora_dropout=0.1), "rows": 4}
+    whole = make_trainer(tmp_path, **settings)
     whole.train()
-    last = tmp_path / "checkpoint-3"
-    state = last / "trainer_state.json"
-    if damage == "half a state":
-        state.write_text(state.read_text()[:100])
-    elif damage == "half the weights":
-        weights = last / "adapter_model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:-100])
-    else:
-        for path in last.rglob("*.*"):
-            path.unlink()
-    assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-2")
+    before, last = tmp_path / "checkpoint-1", tmp_path / "checkpoint-2"
+    # In its state, in its weights, and in all files.
+    for patterns, kept in ((["trainer_state.json"], 100), (["adapter_model.safetensors"], -100), (["*.*"], 0)):
+        contents = {path: path.read_bytes() for pattern in patterns for path in last.rglob(pattern)}
+        assert last_complete_checkpoint(str(tmp_path)) == str(last)
+        for path, content in contents.items():
+            path.write_bytes(content[:kept])
+        assert last_complete_checkpoint(str(tmp_path)) == str(before)
+        if kept:
+            for path, content in contents.items():
+                path.write_bytes(content)
 
-    resumed = make_trainer(tmp_path, peft_config=lora(lora_dropout=0.1), **SAVING)
+    resumed = make_trainer(tmp_path, **settings)
     resumed.train(resume_from_checkpoint=True)
-    for name, weight in weights_of(whole.model).items():
-        assert torch.equal(dict(resumed.model.named_parameters())[name], weight), name
+    expected = weights_of(whole.model)
+    assert all(torch.equal(weight, expected[name]) for name, weight in resumed.model.named_parameters())
     # It has been written anew.
     assert last_complete_checkpoint(str(tmp_path)) == str(last)
 
@@ -58,44 +58,38 @@ def test_other_settings_of_a_resumed_run_are_told(tmp_path, caplog):
     ) in caplog.text
 
 
-@pytest.mark.parametrize("make", [list, Dataset.from_list, lambda rows: Dataset.from_list(rows).to_iterable_dataset()])
+@pytest.mark.parametrize("make", [list, lambda rows: Dataset.from_list(rows).to_iterable_dataset()])
 def test_a_finished_run_takes_no_more_steps(tmp_path, make):
     """Also in the middle of an epoch, where the Trainer checks after a step."""
-    settings = {"train_dataset": make(make_rows(8)), "peft_config": lora(), "max_steps": 2, **SAVING}
+    settings = {"train_dataset": make(make_rows(8)), "peft_config": lora(), "max_steps": 1, **SAVING}
     first, again = make_trainer(tmp_path, **settings), make_trainer(tmp_path, **settings)
     first.train()
     again.train(resume_from_checkpoint=True)
-    assert again.state.global_step == 2 and not (tmp_path / "checkpoint-3").exists()
+    assert again.state.global_step == 1 and not (tmp_path / "checkpoint-2").exists()
     expected = weights_of(first.model)
     assert all(torch.equal(weight, expected[name]) for name, weight in again.model.named_parameters())
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
+def test_another_adapter_is_refused(tmp_path):
+    """Its scale is not among the weights, which would then mean something else."""
+    make_trainer(tmp_path, peft_config=lora(), max_steps=1, **SAVING).train()
+    for other in (
         {"lora_alpha": 64},
         {"use_rslora": True},
         {"alpha_pattern": {"q_proj": 2}},
         {"r": 2},
         {"target_modules": ["q_proj"]},
-    ],
-)
-def test_another_adapter_is_refused(tmp_path, other):
-    """Its scale is not among the weights, which would then mean something else."""
-    make_trainer(tmp_path, peft_config=lora(), max_steps=1, **SAVING).train()
-    with pytest.raises(ValueError, match=f"checkpoint-1.*{next(iter(other))} was .* and is .*same `peft_config`"):
-        make_trainer(tmp_path, peft_config=lora(**other), **SAVING).train(resume_from_checkpoint=True)
-
-
-def test_a_checkpoint_of_another_kind_is_refused(tmp_path):
-    make_trainer(tmp_path, peft_config=lora(), max_steps=1, **SAVING).train()
+    ):
+        message = f"checkpoint-1.*{next(iter(other))} was .* and is .*same `peft_config`"
+        with pytest.raises(ValueError, match=message):
+            make_trainer(tmp_path, peft_config=lora(**other), **SAVING).train(resume_from_checkpoint=True)
     with pytest.raises(ValueError, match="has an adapter, and this run trains a whole model"):
         make_trainer(tmp_path, **SAVING).train(resume_from_checkpoint=True)
 
 
 def test_a_checkpoint_without_the_state_of_the_optimizer_is_told(tmp_path, caplog):
     make_trainer(tmp_path, peft_config=lora(), max_steps=1, save_only_model=True, **SAVING).train()
-    make_trainer(tmp_path, peft_config=lora(lora_dropout=0.1), **SAVING).train(resume_from_checkpoint=True)
+    make_trainer(tmp_path, peft_config=lora(), max_steps=1, **SAVING).train(resume_from_checkpoint=True)
     assert "checkpoint-1' has no state of the optimizer, as with `save_only_model=True`" in caplog.text
 
 
@@ -111,18 +105,19 @@ def test_no_checkpoint_to_go_on_from(tmp_path):
 
 
 def test_a_checkpoint_that_is_being_written_over_is_not_whole(tmp_path, monkeypatch):
-    make_trainer(tmp_path, peft_config=lora(), **SAVING).train()
-    assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-3")
-    again = make_trainer(tmp_path, peft_config=lora(), **SAVING)
+    settings = {"peft_config": lora(), "max_steps": 2, **SAVING}
+    make_trainer(tmp_path, **settings).train()
+    assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-2")
+    again = make_trainer(tmp_path, **settings)
 
     def stop(output_dir):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(again, "_save_optimizer_and_scheduler", stop)
     with pytest.raises(KeyboardInterrupt):
-        again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+        again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
     # It has the new weights, and the old state of the optimizer.
-    assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-2")
+    assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-1")
 
 
 def test_a_training_that_diverges_stops_and_keeps_the_checkpoints_before(tmp_path):

@@ -591,12 +591,11 @@ def test_training_and_decoding_have_the_same_mask_token(tmp_path):
     for recipe, mask in (({}, MASK), ({"mask_token_id": 62}, 62)):
         model.generation_config = DiffusionGenerationConfig(**recipe)
         trainer = CertaintyForcingTrainer(
-            model, make_args(tmp_path), make_dataset(2), make_dataset(2), processing_class=tokenizer
+            model, make_args(tmp_path), make_dataset(1), make_dataset(1), processing_class=tokenizer
         )
         assert trainer.data_collator.mask_token_id == resolve(model, None, tokenizer).mask_token_id == mask
         assert trainer.data_collator.eos_token_id == tokenizer.eos_token_id
-        # As the Trainer does before it trains.
-        trainer._align_special_tokens()
+        trainer.train()
         assert tokenizer.eos_token_id in resolve(model, None, tokenizer).eos_token_ids
     model.config.mask_token_id = model.generation_config.mask_token_id = None
     assert special_token_id("mask_token_id", model, tokenizer) == tokenizer.mask_token_id
