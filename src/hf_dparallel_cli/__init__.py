@@ -40,8 +40,6 @@ _COMMANDS = (
 )
 for _command in _COMMANDS:
     config_option(_command)
-# Errors with messages for users. Other errors are shown with their type.
-_EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
 
 
 @click.group(
@@ -89,7 +87,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("HF_DPARALLEL_DEBUG"):
             raise
-        click.echo(f"{title}: error: {_one_line(error)}", err=True)
+        text = " ".join(str(error).split())
+        # Errors with messages for users; others are shown with their type.
+        if not text or not isinstance(error, ValueError | OSError | ImportError | FloatingPointError):
+            text = f"{type(error).__name__}: {text} (HF_DPARALLEL_DEBUG=1 shows the traceback)"
+        click.echo(f"{title}: error: {text}", err=True)
         return 1
 
 
@@ -97,12 +99,3 @@ def model_first(words: Sequence[str]) -> list[str]:
     """Returns the words with the value of `--model NAME` as the first argument of the command."""
     place = words.index("--model") if "--model" in words[:-1] else 0
     return [words[0], words[place + 1], *words[1:place], *words[place + 2 :]] if place else list(words)
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        text = f"`{error.filename}`: {error.strerror}."
-    if isinstance(error, _EXPECTED_ERRORS) and text:
-        return text
-    return f"{type(error).__name__}: {text} (HF_DPARALLEL_DEBUG=1 shows the traceback)"

@@ -3,54 +3,58 @@
 
 import sys
 import time
+from shutil import get_terminal_size
 from typing import Any
 
+import click
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextDiffusionStreamer
+from rich.cells import cell_len, set_cell_size
+from transformers import PreTrainedTokenizerBase, TextStreamer
 
-from hf_dparallel.generation.configuration import DiffusionGenerationConfig
+from hf_dparallel.generation.answerer import Answerer
+from hf_dparallel.inspection.text import printable
 
 
-class AnswerStreamer(TextDiffusionStreamer):
-    """Prints an answer as it is decided, on a terminal with drafts of what follows, and keeps the decided `text`."""
+class AnswerStreamer(TextStreamer):
+    """Prints decided text, on a terminal with a draft of the rest of the line in yellow, and keeps it as `text`."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
         self.text = ""
 
     def put_draft(self, value: torch.Tensor, **kwargs: Any) -> None:
-        """Prints a draft, on a terminal."""
+        """Shows the guess of what follows. A guess of several lines could scroll, and would then stay there."""
         if sys.stdout.isatty():
-            super().put_draft(value)
+            tokens = self.token_cache + value.flatten().tolist()
+            draft = printable(self.tokenizer.decode(tokens, **self.decode_kwargs)[self.print_len :]).partition("\n")[0]
+            columns = get_terminal_size().columns
+            # The line may have begun with the "> " of a message that was typed ahead.
+            room = columns - 4 - cell_len(self.text.rpartition("\n")[2]) % columns
+            click.echo(f"\0337\033[33m{set_cell_size(draft, max(room, 0))}\033[0m\0338", nl=False)
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        """Prints decided text."""
+        """Prints decided text in the place of the draft."""
         self.text += text
-        super().on_finalized_text(text, stream_end)
+        super().on_finalized_text(("\033[K" if sys.stdout.isatty() else "") + printable(text), stream_end)
 
 
 def answer(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompt_ids: list[int],
-    recipe: DiffusionGenerationConfig,
-    generator: torch.Generator,
-    streamer: AnswerStreamer | None,
+    answerer: Answerer, prompt_ids: list[int], generator: torch.Generator, streamer: AnswerStreamer | None
 ) -> dict[str, Any]:
     """Decodes an answer to one prompt, and returns its text and what it cost."""
     start = time.perf_counter()
-    out = model.generate(
-        input_ids=torch.tensor([prompt_ids], device=model.device),
-        generation_config=recipe,
+    out = answerer.model.generate(
+        input_ids=torch.tensor([prompt_ids], device=answerer.model.device),
+        generation_config=answerer.config,
         streamer=streamer,
-        tokenizer=tokenizer,
+        tokenizer=answerer.tokenizer,
         generator=generator,
         return_dict_in_generate=True,
     )
     # An infilled prompt is its own answer.
-    begin = 0 if recipe.is_infilling else len(prompt_ids)
+    begin = 0 if answerer.config.is_infilling else len(prompt_ids)
     return {
-        "text": tokenizer.decode(out.sequences[0, begin:], skip_special_tokens=True),
+        "text": answerer.tokenizer.decode(out.sequences[0, begin:], skip_special_tokens=True),
         **{name: getattr(out, name).item() for name in ("nfe", "tokens_per_forward", "num_revisions")},
         "latency_s": time.perf_counter() - start,
     }

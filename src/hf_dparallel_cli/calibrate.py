@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import options
+from .options import FOLDER, batch_option, data_options, decoding_options, json_option, reward_option
 
 
 if TYPE_CHECKING:
@@ -17,27 +17,17 @@ _FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
 @click.command()
-@options.model_options
-@options.data_options
-@options.reward_option()
-@click.option("--output_dir", type=options.FOLDER, required=True, help="Folder for the recipe, such as the adapter's.")
+@decoding_options
+@data_options
+@reward_option()
+@click.option("--output_dir", type=FOLDER, required=True, help="Folder for the recipe, such as the adapter's.")
 @click.option("--max_accuracy_drop", type=_FRACTION, default=0.01, help="Largest loss of accuracy; 0.01 is a point.")
 @click.option("--confidence", type=_FRACTION, default=0.9, help="Probability of staying within that loss.")
 @click.option("--sweep", default="entropy_threshold=0.1:1.0:0.1", metavar="SETTING=VALUES", help="Values to try.")
-@click.option("--seed", type=int, default=0, help="Seed for splitting the prompts into two halves.")
-@options.batch_option
-@options.settings_options
-@options.json_option
+@batch_option
+@json_option
 def calibrate_command(
-    source: dict[str, Any],
-    data: dict[str, Any],
-    reward: str,
-    output_dir: str,
-    sweep: str,
-    seed: int,
-    batch_size: int | None,
-    settings: dict[str, Any],
-    **promise: float,
+    reward: str, output_dir: str, sweep: str, max_accuracy_drop: float, confidence: float, **options: Any
 ) -> dict[str, Any]:
     """Find the fastest decoding settings that keep the accuracy of one token per pass.
 
@@ -51,28 +41,25 @@ def calibrate_command(
     from hf_dparallel.data.rewards import get_reward
     from hf_dparallel.evaluation.calibration import calibrate, check_num_prompts
     from hf_dparallel.evaluation.decoding import evaluate_answers
-    from hf_dparallel.generation.answerer import Answerer
     from hf_dparallel.generation.configuration import recipe_of
     from hf_dparallel.hub.push import CALIBRATION_NAME
     from hf_dparallel.reports import write_json
 
-    from .loading import default_batch_size, load_model, load_prompts, read_settings, read_sweep
+    from .loading import load_answerer, load_prompts, read_sweep
 
-    given, (setting, values) = read_settings(settings), read_sweep(sweep)
-    dataset = load_prompts(source, data, reward, default_split="train").shuffle(seed).flatten_indices()
+    setting, values = read_sweep(sweep)
+    promise = {"max_accuracy_drop": max_accuracy_drop, "confidence": confidence}
+    dataset = load_prompts(options, reward, default_split="train").shuffle(options["seed"]).flatten_indices()
     reward_function = get_reward(reward, dataset)
     half = len(dataset) // 2
     splits = {"calibration": dataset.select(range(half)), "confirmation": dataset.select(range(half, len(dataset)))}
     check_num_prompts(half, **promise)
     Path(output_dir).mkdir(parents=True, exist_ok=True)
-    model, tokenizer = load_model(**source)
-    given = given.updated(**{setting: values[0]})
-    answerer = Answerer(model, tokenizer, given, batch_size or default_batch_size(), seed)
-    original = answerer.config.one_token_per_pass()
+    answerer = load_answerer({**options, setting: values[0]})
     # Wrong values are found here, before hours of decoding.
-    answerers = {value: answerer.with_(**{setting: value}) for value in values} | {
-        None: replace(answerer, generation_config=original)
-    }
+    answerers: dict[Any, Any] = {value: answerer.with_(**{setting: value}) for value in values}
+    original = answerers[values[0]].config.one_token_per_pass()
+    answerers[None] = replace(answerer, generation_config=original)
 
     def evaluate(split: str, tried: Mapping[str, Any]) -> "Evaluation":
         value = tried.get(setting)
@@ -88,12 +75,13 @@ def calibrate_command(
     if best is None:
         raise ValueError(
             f"No setting was confirmed, on {len(dataset) - half} prompts, to lose at most "
-            f"{100 * promise['max_accuracy_drop']:g} points of accuracy with a `confidence` of "
-            f"{promise['confidence']}. Give more prompts, a larger `max_accuracy_drop`, or a surer `sweep`."
+            f"{100 * max_accuracy_drop:g} points of accuracy with a `confidence` of "
+            f"{confidence}. Give more prompts, a larger `max_accuracy_drop`, or a surer `sweep`."
         )
-    record = vars(best) | promise | {"reward": reward, "seed": seed, "num_prompts": len(dataset)}
+    record = vars(best) | promise | {"reward": reward, "seed": answerer.seed, "num_prompts": len(dataset)}
     record |= {"reference": {"denoising_steps": original.denoising_steps}, "hf_dparallel": __version__}
-    recipe_of(model).updated(**given.settings()).updated(**best.settings).save_pretrained(output_dir)
+    given = answerers[best.settings[setting]].generation_config
+    recipe_of(answerer.model).updated(**given.settings()).save_pretrained(output_dir)
     # The promise beside the recipe.
     write_json(record, Path(output_dir, CALIBRATION_NAME))
     click.echo(f"\n{setting} {best.settings[setting]} keeps the accuracy and is written to {output_dir}.")

@@ -7,56 +7,47 @@ from typing import Any
 import click
 
 from .console import note
-from .options import model_options, seed_option, settings_options
+from .options import decoding_options
 
 
 _HELP = "/clear forgets the conversation, /exit or Ctrl-D ends the program, Ctrl-C stops an answer."
 
 
 @click.command()
-@model_options
+@decoding_options
 @click.option("--system_prompt", help="System message at the beginning of the conversation.")
-@settings_options
-@seed_option
-def chat_command(source: dict[str, Any], system_prompt: str | None, settings: dict[str, Any], seed: int) -> None:
+def chat_command(system_prompt: str | None, **options: Any) -> None:
     """Talk to a model in the terminal.
 
     Each line is a message. /clear forgets the conversation, /exit or Ctrl-D ends the program, Ctrl-C stops an answer.
 
     Example: hf-dparallel chat demo-student
     """
-    import torch
-
     from hf_dparallel.data.prompts import encode_chat
-    from hf_dparallel.generation.configuration import resolve
+    from hf_dparallel.generation.answerer import row_generator
 
     from .answer_streamer import AnswerStreamer, answer, describe_cost
-    from .loading import load_model, read_settings
+    from .loading import load_answerer
 
-    given = read_settings(settings)
-    model, tokenizer = load_model(**source)
-    if tokenizer.chat_template is None:
+    answerer = load_answerer(options)
+    if answerer.tokenizer.chat_template is None:
         raise ValueError(
             "The model has no chat template: it continues text and cannot chat. Use `hf-dparallel generate`."
         )
-    recipe = resolve(model, given, tokenizer)
-    if recipe.is_infilling:
-        raise click.UsageError("`max_new_tokens` must be a positive integer, got 0.")
-    generator = torch.Generator(model.device).manual_seed(seed)
+    generator = row_generator(answerer.model.device, answerer.seed, row=0)
     start = [{"role": "system", "content": system_prompt}] if system_prompt else []
     history = list(start)
     if sys.stdin.isatty():
-        note(f"Chat with {source['adapter'] or source['model']}. {_HELP}")
+        note(_HELP)
     while (text := read_line()) not in (None, "/exit", "/quit", "exit", "quit"):
         if text == "/clear":
             history = list(start)
             note("The conversation is forgotten.")
         elif text:
             messages = [*history, {"role": "user", "content": text}]
-            streamer = AnswerStreamer(tokenizer)
+            streamer = AnswerStreamer(answerer.tokenizer)
             try:
-                prompt_ids = encode_chat(tokenizer, messages)
-                figures = answer(model, tokenizer, prompt_ids, recipe, generator, streamer)
+                figures = answer(answerer, encode_chat(answerer.tokenizer, messages), generator, streamer)
                 note(f"({describe_cost(figures)}, {figures['latency_s']:.1f} s)")
             except KeyboardInterrupt:
                 streamer.end()

@@ -7,26 +7,14 @@ from typing import Any
 
 import click
 
-from . import options
-
-
-tasks_options = options.grouped(
-    "tasks",
-    click.option("--tasks", help="Instead of a dataset, use these tasks of lm-eval, separated by commas."),
-    click.option("--include_path", type=click.Path(), help="With --tasks: folder with more tasks, as YAML files."),
-    click.option("--num_fewshot", type=click.IntRange(0), help="With --tasks: solved examples in each prompt."),
-    click.option("--limit", type=click.FloatRange(0, min_open=True), help="With --tasks: only the first N samples."),
-    click.option("--apply_chat_template", is_flag=True, help="With --tasks: apply the chat template to prompts."),
-    click.option("--mc_num", type=options.COUNT, default=128, help="With --tasks: samples for a log-likelihood."),
-    click.option("--confirm_run_unsafe_code", is_flag=True, help="Run programs of the model without bubblewrap, too."),
-)
+from .options import COUNT, FOLDER, batch_option, data_options, decoding_options, json_option, reward_option
 
 
 @click.command()
-@options.model_options
-@options.data_options
-@options.reward_option()
-@click.option("--output_dir", type=options.FOLDER, help="Folder for report.json, report.md and curves of --sweep.")
+@decoding_options
+@data_options
+@reward_option()
+@click.option("--output_dir", type=FOLDER, help="Folder for report.json, report.md and curves of --sweep.")
 @click.option(
     "--sweep",
     multiple=True,
@@ -34,76 +22,63 @@ tasks_options = options.grouped(
     help="Values to try: entropy_threshold=0.1:1.0:0.1 (from, to, step) or denoising_steps=16,32,64. May be given "
     "several times; each makes a curve of accuracy against speed.",
 )
-@tasks_options
-@options.batch_option
-@options.settings_options
-@options.seed_option
-@options.json_option
-def evaluate_command(
-    data: dict[str, Any], reward: str, sweep: tuple[str, ...], tasks: dict[str, Any], **how: Any
-) -> dict[str, Any] | None:
+@click.option("--tasks", help="Instead of a dataset, use these tasks of lm-eval, separated by commas.")
+@click.option("--include_path", type=click.Path(), help="With --tasks: folder with more tasks, as YAML files.")
+@click.option("--num_fewshot", type=click.IntRange(0), help="With --tasks: solved examples in each prompt.")
+@click.option("--limit", type=click.FloatRange(0, min_open=True), help="With --tasks: only the first N samples.")
+@click.option("--apply_chat_template", is_flag=True, help="With --tasks: apply the chat template to prompts.")
+@click.option("--mc_num", type=COUNT, default=128, help="With --tasks: samples for a log-likelihood.")
+@click.option("--confirm_run_unsafe_code", is_flag=True, help="Run programs of the model without bubblewrap, too.")
+@batch_option
+@json_option
+def evaluate_command(**options: Any) -> dict[str, Any] | None:
     """Measure accuracy and cost of decoding, on a dataset or on benchmarks.
 
     Prints accuracy, passes, tokens per pass and latency, for each setting that is tried, or the results of --tasks.
 
     Example: hf-dparallel evaluate demo-student --dataset demo --num_samples 64
     """
-    if tasks["tasks"] is None:
-        return evaluate_dataset(data, reward, sweep, **how)
-    for option, value in (("dataset", data["dataset"]), ("sweep", sweep)):
-        if value:
-            raise click.UsageError(f"`{option}` and `tasks` are both given. Remove one.")
-    return evaluate_tasks(**tasks, **how)
+    if options["tasks"] is None:
+        return evaluate_dataset(**options)
+    for name in ("dataset", "sweep"):
+        if options[name]:
+            raise click.UsageError(f"`{name}` and `tasks` are both given. Remove one.")
+    return evaluate_tasks(options)
 
 
-def evaluate_dataset(
-    data: dict[str, Any],
-    reward: str,
-    sweep: Sequence[str],
-    source: dict[str, Any],
-    output_dir: str | None,
-    batch_size: int | None,
-    settings: dict[str, Any],
-    seed: int,
-) -> dict[str, Any]:
+def evaluate_dataset(reward: str, output_dir: str | None, sweep: Sequence[str], **options: Any) -> dict[str, Any]:
     """Prints a row of figures for each setting that is tried, and returns the report of them."""
     from hf_dparallel.data.rewards import get_reward
     from hf_dparallel.environment import describe_hardware
     from hf_dparallel.evaluation.decoding import evaluate_answers
     from hf_dparallel.evaluation.intervals import wilson_interval
     from hf_dparallel.evaluation.rows import make_rows, write_evaluation
-    from hf_dparallel.generation.answerer import Answerer
     from hf_dparallel.reports import results_table
 
-    from .loading import default_batch_size, load_model, load_prompts, read_settings, read_sweep
+    from .loading import load_answerer, load_prompts, read_sweep
 
-    given = read_settings(settings)
-    recipes = {
-        f"{name} {value}": given.updated(**{name: value})
-        for name, values in map(read_sweep, sweep)
-        for value in values
-    }
-    if not sweep:
-        rule = given.commit_rule()
-        recipes = {"the model's recipe" if rule is None else f"{rule} {getattr(given, rule)}": given}
-    dataset = load_prompts(source, data, reward, default_split="test")
+    sweeps = [read_sweep(text) for text in sweep]
+    dataset = load_prompts(options, reward, default_split="test")
     reward_function = get_reward(reward, dataset)
     if output_dir is not None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
-    model, tokenizer = load_model(**source)
-    batch_size = batch_size or default_batch_size()
-    answerers = {method: Answerer(model, tokenizer, recipe, batch_size, seed) for method, recipe in recipes.items()}
+    answerer = load_answerer(options)
+    # Wrong values are found here, before hours of decoding.
+    answerers = {f"{name} {x}": answerer.with_(**{name: x}) for name, values in sweeps for x in values}
+    if not sweep:
+        rule = str(answerer.config.commit_rule())
+        answerers = {f"{rule} {getattr(answerer.config, rule)}": answerer}
     measured = {}
-    for method, answerer in answerers.items():
-        figures = evaluate_answers(answerer, dataset, reward_function, method).metrics()
+    for method, tried in answerers.items():
+        figures = evaluate_answers(tried, dataset, reward_function, method).metrics()
         interval = list(wilson_interval(figures["accuracy"], len(dataset)))
         # A setting that is swept makes a curve of its values.
-        about = {"curve": method.split()[0] if sweep else method, "recipe": recipes[method].settings()}
+        about = {"curve": method.split()[0] if sweep else method, "recipe": tried.config.non_defaults()}
         measured[method] = {**figures, "accuracy_interval": interval, **about}
     report: dict[str, Any] = {
-        "name": source["adapter"] or source["model"],
-        "dataset": data["dataset"],
-        "hardware": describe_hardware(model) | {"batch_size": batch_size},
+        "name": options["adapter"] or options["model"],
+        "dataset": options["dataset"],
+        "hardware": describe_hardware(answerer.model) | {"batch_size": answerer.batch_size},
         "rows": make_rows(measured),
     }
     if output_dir is not None:
@@ -112,24 +87,13 @@ def evaluate_dataset(
     return report if sweep else next(iter(measured.values())) | report
 
 
-def evaluate_tasks(
-    tasks: str,
-    include_path: str | None,
-    confirm_run_unsafe_code: bool,
-    mc_num: int,
-    source: dict[str, Any],
-    output_dir: str | None,
-    batch_size: int | None,
-    settings: dict[str, Any],
-    seed: int,
-    **options: Any,
-) -> dict[str, Any] | None:
-    """Prints scores and costs, and writes results and samples. `options` say how lm-eval makes prompts."""
+def evaluate_tasks(options: dict[str, Any]) -> dict[str, Any] | None:
+    """Prints scores and costs, and writes results and samples."""
     from hf_dparallel.environment import join_processes, require
 
-    from .loading import default_batch_size, load_model, read_settings
+    from .loading import load_answerer, read_settings
 
-    given = read_settings(settings).settings()
+    settings = read_settings(options).settings()
     require("evaluate --tasks", "lm_eval")
     from lm_eval.utils import make_table
 
@@ -137,16 +101,15 @@ def evaluate_tasks(
     from hf_dparallel.evaluation.lm_eval.run import TaskRunner, scores_of
 
     state = join_processes()
-    options["fewshot_as_multiturn"] = options["apply_chat_template"]
-    runner = TaskRunner(source["model"], include_path, confirm_run_unsafe_code, output_dir, **options)
-    names = runner.load([name for name in tasks.split(",") if name])
-    model, tokenizer = load_model(**source)
-    size = batch_size or default_batch_size()
-    lm = DiffusionHarnessLM(model, tokenizer=tokenizer, mc_num=mc_num, seed=seed, batch_size=size)
-    if given.get("temperature"):
-        # Most tasks ask for the likeliest tokens.
-        given["do_sample"] = True
-    results = runner.run(lm, names, given)
+    names = ("include_path", "confirm_run_unsafe_code", "output_dir", "num_fewshot", "limit", "apply_chat_template")
+    how = {name: options[name] for name in names}
+    runner = TaskRunner(options["model"], fewshot_as_multiturn=options["apply_chat_template"], **how)
+    tasks = runner.load([name for name in options["tasks"].split(",") if name])
+    answerer = load_answerer(options)
+    size = {"batch_size": answerer.batch_size, "mc_num": options["mc_num"]}
+    lm = DiffusionHarnessLM(answerer.model, tokenizer=answerer.tokenizer, seed=answerer.seed, **size)
+    # Most tasks ask for the likeliest tokens.
+    results = runner.run(lm, tasks, settings | ({"do_sample": True} if settings.get("temperature") else {}))
     # Processes that end without it may abort.
     state.destroy_process_group()
     if results is None:
@@ -155,4 +118,4 @@ def evaluate_tasks(
         if results.get(kind):
             click.echo(make_table(results, kind))
     scores = {name: scores_of(results, name) for name in results["results"]}
-    return {"model": source["model"], "adapter": source["adapter"], "settings": given, "results": scores}
+    return {"model": options["model"], "adapter": options["adapter"], "settings": settings, "results": scores}

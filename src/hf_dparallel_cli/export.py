@@ -17,9 +17,7 @@ _ENGINE_HELP = "SGLang for SDAR and LLaDA2, LMDeploy for SDAR, transformers for 
 @click.option("--output_dir", type=FOLDER, required=True, help="New folder for the merged weights.")
 @click.option("--base_model", help="Base model, whose code is copied. By default the one that the student names.")
 @settings_options
-def export_command(
-    student: str, engine: str, output_dir: str, base_model: str | None, settings: dict[str, Any]
-) -> None:
+def export_command(student: str, engine: str, output_dir: str, base_model: str | None, **settings: Any) -> None:
     """Write a student for a serving engine, or for the published code of its family.
 
     STUDENT is a model or adapter: its name on the Hub, or a folder. The line that starts the engine is printed.

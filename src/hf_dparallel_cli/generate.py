@@ -5,38 +5,31 @@ from typing import Any
 
 import click
 
-from . import options
 from .console import note
+from .options import decoding_options, json_option, prompt_options
 
 
 @click.command()
-@options.model_options
-@options.prompt_options
-@options.raw_option
+@decoding_options
+@prompt_options
 @click.option("--stream", is_flag=True, help="Print the text while it is decoded.")
-@options.settings_options
-@options.seed_option
-@options.json_option
-def generate_command(
-    source: dict[str, Any], prompt: dict[str, Any], raw: bool, stream: bool, settings: dict[str, Any], seed: int
-) -> dict[str, Any]:
+@json_option
+def generate_command(stream: bool, **options: Any) -> dict[str, Any]:
     """Answer one prompt.
 
     Example: hf-dparallel generate demo-student 'Mia has 14 pens, finds 6. How many?'
     """
     from hf_dparallel.generation.answerer import row_generator
-    from hf_dparallel.generation.configuration import resolve
 
     from .answer_streamer import AnswerStreamer, answer, describe_cost
-    from .loading import encode_prompt, load_model, read_prompt, read_settings
+    from .loading import encode_prompt, load_answerer, read_prompt
 
-    given, text = read_settings(settings), read_prompt(**prompt)
-    model, tokenizer = load_model(**source)
-    prompt_ids = encode_prompt(tokenizer, text, raw)
+    text = read_prompt(options)
+    answerer = load_answerer(options)
+    prompt_ids = encode_prompt(answerer.tokenizer, text, options["raw"])
     # As for the first row in `inspect`, which so shows this decode.
-    generator = row_generator(model.device, seed, row=0)
-    streamer = AnswerStreamer(tokenizer) if stream else None
-    figures = answer(model, tokenizer, prompt_ids, resolve(model, given, tokenizer), generator, streamer)
+    generator = row_generator(answerer.model.device, answerer.seed, row=0)
+    figures = answer(answerer, prompt_ids, generator, AnswerStreamer(answerer.tokenizer) if stream else None)
     if not stream:
         click.echo(figures["text"])
     note(describe_cost(figures))

@@ -7,24 +7,14 @@ from typing import Any
 
 import click
 
-from . import options
+from .options import decoding_options, prompt_options
 
 
 @click.command()
-@options.model_options
-@options.prompt_options
-@options.raw_option
+@decoding_options
+@prompt_options
 @click.option("--output_file", type=click.Path(dir_okay=False), help="HTML page. Without it, every pass is printed.")
-@options.settings_options
-@options.seed_option
-def inspect_command(
-    source: dict[str, Any],
-    prompt: dict[str, Any],
-    raw: bool,
-    output_file: str | None,
-    settings: dict[str, Any],
-    seed: int,
-) -> None:
+def inspect_command(output_file: str | None, **options: Any) -> None:
     """Step through a decode, in the terminal or on a page.
 
     Example: hf-dparallel inspect demo-student 'Mia has 14 pens and finds 6. How many?' --output_file page.html
@@ -33,12 +23,12 @@ def inspect_command(
     from hf_dparallel.inspection.text import print_answer, print_passes
     from hf_dparallel.inspection.trace import trace_decode
 
-    from .loading import encode_prompt, load_model, read_prompt, read_settings
+    from .loading import encode_prompt, load_answerer, read_prompt
 
-    given, text = read_settings(settings), read_prompt(**prompt)
-    model, tokenizer = load_model(**source)
-    name = source["adapter"] or source["model"]
-    trace = trace_decode(model, tokenizer, encode_prompt(tokenizer, text, raw), given, name, seed)
+    text, name = read_prompt(options), options["adapter"] or options["model"]
+    answerer = load_answerer(options)
+    prompt_ids = encode_prompt(answerer.tokenizer, text, options["raw"])
+    trace = trace_decode(answerer.model, answerer.tokenizer, prompt_ids, answerer.config, name, answerer.seed)
     if output_file is None:
         print_passes(trace)
     print_answer(trace)

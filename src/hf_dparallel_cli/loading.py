@@ -28,9 +28,11 @@ from hf_dparallel.data.sources import has_one_split, load_rows
 from hf_dparallel.demo import path_of, word_problem_dataset
 from hf_dparallel.environment import require
 from hf_dparallel.evaluation.calibration import parse_sweep
+from hf_dparallel.generation.answerer import Answerer
 from hf_dparallel.generation.configuration import DiffusionGenerationConfig, special_token_id
 from hf_dparallel.generation.mixin import DiffusionGenerationMixin
 from hf_dparallel.models.foreign import enable_diffusion_generation
+from hf_dparallel_rules.settings import SETTINGS
 
 
 # The dataset name of the bundled word problems.
@@ -46,8 +48,12 @@ def load_model(
     load_in_4bit: bool = False,
     attn_implementation: str | None = None,
     revision: str | None = None,
+    **others: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Returns the model, on this process's device and with its adapter, and the tokenizer."""
+    """Returns the model, on this process's device and with its adapter, and the tokenizer.
+
+    `others` are further options of the command.
+    """
     name = path_of(model)
     if adapter is not None:
         adapter = path_of(adapter)
@@ -56,10 +62,9 @@ def load_model(
     weights: dict[str, Any] = {}
     if load_in_4bit:
         require("load_in_4bit", "bitsandbytes")
-        compute = torch.bfloat16 if dtype == "auto" else getattr(torch, dtype)
-        weights["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
-        )
+        compute = "bfloat16" if dtype == "auto" else dtype
+        how = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": compute}
+        weights["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, **how)
     tokenizer = load_tokenizer(name, revision)
     with checked_name("model", name):
         loaded = AutoModelForMaskedLM.from_pretrained(
@@ -92,9 +97,11 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
         return AutoTokenizer.from_pretrained(name, padding_side="left", trust_remote_code=False, **where)
 
 
-def read_settings(settings: Mapping[str, Any]) -> DiffusionGenerationConfig:
-    """Returns the decoding settings that were given. The model's recipe has the others."""
-    return DiffusionGenerationConfig(**{name: value for name, value in settings.items() if value not in (None, ())})
+def read_settings(options: Mapping[str, Any]) -> DiffusionGenerationConfig:
+    """Returns the decoding settings among the options. The model's recipe has the others."""
+    return DiffusionGenerationConfig(
+        **{name: options[name] for name in SETTINGS if options.get(name) not in (None, ())}
+    )
 
 
 def read_sweep(text: str) -> tuple[str, list[Any]]:
@@ -110,16 +117,22 @@ def default_batch_size() -> int:
     return 16 if torch.cuda.is_available() else 8
 
 
-def read_prompt(word: str | None, text: str | None) -> str:
+def load_answerer(options: Mapping[str, Any]) -> Answerer:
+    """Returns the model with its tokenizer, its resolved settings, batch size and seed."""
+    given = read_settings(options)
+    model, tokenizer = load_model(**options)
+    return Answerer(model, tokenizer, given, options.get("batch_size") or default_batch_size(), options["seed"])
+
+
+def read_prompt(options: Mapping[str, Any]) -> str:
     """Returns the prompt, given as an argument or by name, or read from stdin."""
-    if word is not None and text is not None:
+    given = [options[name] for name in ("word", "prompt") if options[name] is not None]
+    if len(given) > 1:
         raise click.UsageError("The prompt is given twice, as PROMPT and with --prompt. Keep one.")
-    prompt = text if word is None else word
-    if prompt is None:
-        prompt = "" if sys.stdin.isatty() else sys.stdin.read()
-    if not prompt.strip():
+    text = "".join(given) if given or sys.stdin.isatty() else sys.stdin.read()
+    if not text.strip():
         raise click.UsageError("`prompt` is empty. Give it after the model, in quotes, or pipe it into stdin.")
-    return prompt.rstrip("\n")
+    return text.rstrip("\n")
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, raw: bool) -> list[int]:
@@ -129,27 +142,21 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, raw: bool) -> l
     return encode_chat(tokenizer, [{"role": "user", "content": text}])
 
 
-def load_prompts(
-    source: Mapping[str, Any], data: Mapping[str, Any], reward: str | None, default_split: str
-) -> datasets.Dataset:
-    """Returns the rows of the dataset, with a column `prompt` from `prompt_column` if it is given.
+def load_prompts(options: Mapping[str, Any], reward: str, default_split: str) -> datasets.Dataset:
+    """Returns the rows of the dataset, with a column of prompts and one of answers for the reward.
 
-    Args:
-        source (`dict`): the options of the model, whose chat template decides how prompts are to be given.
-        data (`dict`): the options of the data.
-        reward (`str`, *optional*): the reward, whose column the rows must have.
-        default_split (`str`): the split of a dataset with several.
+    The chat template of the model decides how prompts are to be given.
     """
     name, num_samples, asked, right = (
-        data[key] for key in ("dataset", "num_samples", "prompt_column", "answer_column")
+        options[key] for key in ("dataset", "num_samples", "prompt_column", "answer_column")
     )
     if name is None:
         raise click.UsageError("Missing option '--dataset'.")
-    split = data["dataset_split"] or ("train" if has_one_split(name) else default_split)
-    dataset = load_split(name, data["dataset_config"], split, num_samples)
+    split = options["dataset_split"] or ("train" if has_one_split(name) else default_split)
+    dataset = load_split(name, options["dataset_config"], split, num_samples)
     if num_samples is not None:
         dataset = dataset.select(range(min(num_samples, len(dataset))))
-    reference = REFERENCE_COLUMNS.get(reward or "")
+    reference = REFERENCE_COLUMNS.get(reward)
     if right is not None and reference is None:
         raise ValueError(f"`answer_column={right}` needs a `reward` that reads it. Remove it.")
     prompt_columns = [asked] if asked else ["prompt", *CHAT_COLUMNS]
@@ -164,10 +171,10 @@ def load_prompts(
         return dataset.map(
             lambda text: {"prompt": [{"role": "user", "content": text}]}, input_columns=asked, remove_columns=others
         )
-    is_clear = data["raw"] or not has_texts(dataset)
-    if not is_clear and load_tokenizer(path_of(source["model"]), source["revision"]).chat_template is not None:
+    is_clear = options["raw"] or not has_texts(dataset)
+    if not is_clear and load_tokenizer(path_of(options["model"]), options["revision"]).chat_template is not None:
         raise ValueError(
-            f"The column `prompt` of `dataset={name}` has texts, but `model={source['model']}` has a chat template. "
+            f"The column `prompt` of `dataset={name}` has texts, but `model={options['model']}` has a chat template. "
             "Add --prompt_column prompt to send each text as a user's message, or --raw to continue it."
         )
     return dataset

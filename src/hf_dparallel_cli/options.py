@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The options that commands share. A group of them is one argument, a dictionary, of the command's function."""
+"""The options that commands share. Their values are arguments of the command's function, most of them in `options`."""
 
 import re
 from collections.abc import Callable
@@ -16,57 +16,54 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 COUNT, PORT = click.IntRange(1), click.IntRange(0, 2**16 - 1)
 FOLDER = click.Path(file_okay=False)
-DTYPES = click.Choice(("auto", "bfloat16", "float16", "float32"))
-# The settings of decoding that change an answer, and that words on the command line can give.
-DECODING_SETTINGS = [
-    setting
-    for setting in SETTINGS.values()
-    if setting.changes_answer and setting.type in (int, float, bool, str, list[int], list[str])
-]
 
 
-def grouped(argument: str, *options: Decorator) -> Decorator:
-    """Returns a decorator that adds options, and passes their values as one dictionary."""
+def together(*options: Decorator) -> Decorator:
+    """Returns one decorator that adds several options."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        def run(**values: Any) -> Any:
-            return function(**{argument: {name: values.pop(name) for name in names}}, **values)
-
-        decorated: Callable[..., Any] = run
         for option in reversed(options):
-            decorated = option(decorated)
-        names = [param.name for param in vars(decorated)["__click_params__"][-len(options) :]]
-        return decorated
+            function = option(function)
+        return function
 
     return decorate
 
 
 def _setting_option(setting: Setting) -> Decorator:
     names = f"--{setting.name}/--no_{setting.name}" if setting.type is bool else f"--{setting.name}"
-    first_sentence = re.split(r"(?<=\.) (?=[A-Z`])", setting.help)[0]
-    default = "" if setting.default in (None, []) else f" (default: {setting.default})"
     items = get_args(setting.type)
-    about = f"{first_sentence[:-1]}{default}." + (" May be given several times." if items else "")
     kind = click.Choice(setting.choices) if setting.choices else (*items, setting.type)[0]
+    default = "" if setting.default in (None, []) else f" (default: {setting.default})"
+    first_sentence = re.split(r"(?<=\.) (?=[A-Z`])", setting.help)[0]
+    about = f"{first_sentence[:-1]}{default}{'; may be given several times' if items else ''}."
     return click.option(names, type=kind, default=None, multiple=bool(items), help=about)
 
 
-_BASE = (
+_DTYPES = click.Choice(("auto", "bfloat16", "float16", "float32"))
+# The arguments of `loading.load_model`, but for the adapter.
+base_options = together(
     click.argument("model", type=click.Path()),
-    click.option("--dtype", type=DTYPES, default="auto", help="Type of the weights. 'auto': as in the checkpoint."),
+    click.option("--dtype", type=_DTYPES, default="auto", help="Type of the weights. 'auto': as in the checkpoint."),
     click.option("--device", help="Device, such as 'cpu' or 'cuda:1'. By default a GPU if there is one."),
     click.option("--load_in_4bit", is_flag=True, help="Load the weights in 4 bits (needs bitsandbytes)."),
     click.option("--attn_implementation", help="Attention implementation: 'sdpa', 'eager', 'flex_attention' ..."),
     click.option("--revision", help="Branch, tag or commit of the model on the Hub. By default 'main'."),
 )
-_ADAPTER = click.option("--adapter", type=click.Path(), help="Adapter: its name on the Hub, a folder or demo-student.")
-# `source`: the arguments of `loading.load_model`.
-base_options = grouped("source", *_BASE)
-model_options = grouped("source", *_BASE, _ADAPTER)
-# `data`: the arguments of `loading.load_prompts`.
-data_options = grouped(
-    "data",
+settings_options = together(
+    *(_setting_option(s) for s in SETTINGS.values() if s.changes_answer and s.type != list[list[int]])
+)
+# For `loading.load_answerer`.
+decoding_options = together(
+    base_options,
+    click.option("--adapter", type=click.Path(), help="Adapter: its name on the Hub, a folder or demo-student."),
+    settings_options,
+    click.option("--seed", type=int, default=0, help="Seed for sampling."),
+)
+batch_option = click.option(
+    "--batch_size", type=COUNT, help="Prompts decoded together. By default 16 on a GPU, 8 on a CPU."
+)
+# For `loading.load_prompts`.
+data_options = together(
     click.option(
         "--dataset",
         type=click.Path(),
@@ -80,19 +77,12 @@ data_options = grouped(
     click.option("--num_samples", type=COUNT, help="Use only the first N rows."),
     click.option("--raw", is_flag=True, help="Continue texts without the chat template."),
 )
-# `prompt`: the arguments of `loading.read_prompt`.
-prompt_options = grouped(
-    "prompt",
+# For `loading.read_prompt` and `loading.encode_prompt`.
+prompt_options = together(
     click.argument("word", metavar="[PROMPT]", required=False),
-    click.option("--prompt", "text", help="The prompt, also by name. By default it is read from stdin."),
+    click.option("--prompt", help="The prompt, also by name. By default it is read from stdin."),
+    click.option("--raw", is_flag=True, help="Continue the prompt without the chat template."),
 )
-raw_option = click.option("--raw", is_flag=True, help="Continue the prompt without the chat template.")
-batch_option = click.option(
-    "--batch_size", type=COUNT, help="Prompts decoded together. By default 16 on a GPU, 8 on a CPU."
-)
-# `settings`: the argument of `loading.read_settings`.
-settings_options = grouped("settings", *map(_setting_option, DECODING_SETTINGS))
-seed_option = click.option("--seed", type=int, default=0, help="Seed for sampling.")
 
 
 def reward_option(*others: str) -> Decorator:

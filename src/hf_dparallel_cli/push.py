@@ -30,8 +30,7 @@ def push_command(
     create_pr: bool,
     commit_message: str,
     dry_run: bool,
-    settings: dict[str, Any],
-    **on_card: str | None,
+    **options: Any,
 ) -> None:
     """Publish an adapter or a model on the Hub, with a card.
 
@@ -43,7 +42,8 @@ def push_command(
 
     from .loading import read_settings
 
-    about: dict[str, Any] = {"generation_config": read_settings(settings), **on_card}
+    about = {name: options[name] for name in ("base_model", "report", "dataset_name", "license")}
+    about["generation_config"] = read_settings(options)
     if dry_run:
         files = files_to_push(path, repo_id, **about)
         card = files[CARD_NAME]

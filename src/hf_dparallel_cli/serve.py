@@ -53,7 +53,6 @@ def read_api_key(context: click.Context, option: click.Parameter, given: str | N
 @click.option("--log_level", type=LOG_LEVELS, default="info", help="'info' logs each request with its status.")
 @settings_options
 def serve_command(
-    source: dict[str, Any],
     adapters: tuple[str, ...],
     host: str,
     port: int,
@@ -64,7 +63,7 @@ def serve_command(
     max_request_bytes: int,
     grace_seconds: float,
     log_level: str,
-    settings: dict[str, Any],
+    **options: Any,
 ) -> None:
     """Answer requests of OpenAI clients over HTTP, until a signal arrives.
 
@@ -76,7 +75,7 @@ def serve_command(
 
     from .loading import default_batch_size, load_model, read_settings
 
-    given = read_settings(settings)
+    given = read_settings(options)
     require("hf-dparallel serve", *LIBRARIES)
     from hf_dparallel.serving.api import make_app
     from hf_dparallel.serving.engine import Engine
@@ -88,8 +87,8 @@ def serve_command(
     if api_key is None and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         note(f"Warning: anyone who can reach {host} can use this server. Set --api_key.")
     log_to_stderr(log_level)
-    name, by_name = read_names(adapters, source["model"], served_model_name)
-    model, tokenizer = load_model(**source)
+    name, by_name = read_names(adapters, options["model"], served_model_name)
+    model, tokenizer = load_model(**options)
     models = served_models(name, model, tokenizer, by_name, given)
     engine = Engine(model, batch_size or default_batch_size(), max_waiting)
     app = make_app(models, engine, api_key, max_request_bytes)

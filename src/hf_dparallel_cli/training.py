@@ -12,13 +12,7 @@ from typing import Any, NoReturn
 import click
 import datasets
 import yaml
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    TrainingArguments,
-)
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
@@ -41,8 +35,7 @@ from .loading import DEMO, checked_name, load_split
 class StudentArguments(ModelConfig):
     model_name_or_path: str = field(
         metadata={
-            "help": "The student, a copy of the teacher: its name on the Hub, a folder, or 'demo' for the bundled "
-            "teacher.",
+            "help": "The student, a copy of the teacher: its name on the Hub, a folder, or 'demo'.",
             "aliases": ["--model"],
         }
     )
@@ -54,29 +47,18 @@ class StudentArguments(ModelConfig):
 class DataArguments:
     dataset_name: str = field(
         metadata={
-            "help": "Trajectories: a dataset on the Hub, a folder, or a .csv, .json, .jsonl or .parquet file. For an "
-            "output folder of `hf-dparallel trajectories`, the kept rows are used. It must have columns 'prompt_ids' "
-            "and 'completion_ids', or 'prompt' and 'completion', or 'messages'.",
+            "help": "Trajectories: the folder of `hf-dparallel trajectories`, or another dataset, folder or "
+            "file with columns 'prompt_ids' and 'completion_ids', or 'prompt' and 'completion', or 'messages'.",
             "aliases": ["--dataset"],
         }
     )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration (subset) of the dataset."})
     dataset_train_split: str = field(default="train", metadata={"help": "Split to train on."})
-    dataset_test_split: str = field(
-        default="test", metadata={"help": "Split to evaluate on, if `eval_strategy` is not 'no'."}
-    )
-    drop_long_rows: bool = field(
-        default=False, metadata={"help": "Drop rows that are longer than `max_length`, which are otherwise an error."}
-    )
+    dataset_test_split: str = field(default="test", metadata={"help": "Split to evaluate on, with --eval_strategy."})
+    drop_long_rows: bool = field(default=False, metadata={"help": "Drop rows that are longer than --max_length."})
 
 
 ARGUMENTS = (DataArguments, CertaintyForcingConfig, StudentArguments)
-# Of the fields of transformers and TRL, those that `--help` describes.
-_DESCRIBED = {
-    *("model_name_or_path", "dtype", "load_in_4bit", "use_peft", "lora_r", "output_dir", "resume_from_checkpoint"),
-    *("learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size", "gradient_accumulation_steps"),
-    *("bf16", "use_cpu", "seed", "report_to", "eval_strategy", "save_steps", "push_to_hub"),
-}
 
 
 class Parser(TrlParser):
@@ -93,9 +75,9 @@ class Parser(TrlParser):
             epilog="Example: hf-dparallel train demo --dataset_name runs/data --use_peft --output_dir runs/student",
             allow_abbrev=False,
         )
-        inherited = {each.name for kind in (TrainingArguments, ModelConfig) for each in fields(kind)}
+        ours = {name for kind in ARGUMENTS for name in kind.__annotations__}
         for action in self._actions:
-            if action.dest in inherited - _DESCRIBED:
+            if action.dest not in ours:
                 action.help = SUPPRESS
 
     def error(self, message: str) -> NoReturn:
@@ -110,15 +92,12 @@ def read_arguments(words: Sequence[str]) -> tuple[DataArguments, CertaintyForcin
         *arguments, unknown = Parser().parse_args_and_config(words, return_remaining_strings=True)
     except IndexError as error:
         raise click.UsageError("Option '--config' requires an argument.") from error
-    except (OSError, yaml.YAMLError) as error:
-        raise click.UsageError(f"the file of --config cannot be read: {error}") from error
-    except ValueError as error:
+    except (OSError, yaml.YAMLError, ValueError) as error:
         raise click.UsageError(str(error)) from error
     if unknown:
         names = [each.name for kind in ARGUMENTS for each in fields(kind)]
         meant = suggest(unknown[0].lstrip("-").replace("-", "_"), names)
-        problem = "No such option" if unknown[0].startswith("-") else "Unexpected argument"
-        raise click.UsageError(f"{problem} {unknown[0]!r}. {meant}".rstrip())
+        raise click.UsageError(f"No such option {unknown[0]!r}. {meant}")
     data, training, student = arguments
     targets = student.lora_target_modules
     # Of one name, TRL makes a text, which PEFT takes for a pattern of whole names.
@@ -132,14 +111,20 @@ def train(data: DataArguments, training: CertaintyForcingConfig, student: Studen
     # As text, `true` means the last checkpoint of the output folder.
     resumed: Any = training.resume_from_checkpoint
     resumed = {"true": True, "false": None}.get(str(resumed).lower(), resumed)
-    if not resumed:
-        check_output_dir(training.output_dir)
+    names = (SUMMARY_NAME, CONFIG_NAME, ADAPTER_CONFIG_NAME)
+    if not resumed and any(Path(training.output_dir, name).is_file() for name in names):
+        raise ValueError(
+            f"`output_dir={training.output_dir}` holds a model already. Choose another folder, or delete this one. To "
+            "continue its training, add --resume_from_checkpoint true."
+        )
     splits = {"train_dataset": load_split(data.dataset_name, data.dataset_config, data.dataset_train_split)}
     if training.eval_strategy != "no":
         splits["eval_dataset"] = load_split(data.dataset_name, data.dataset_config, data.dataset_test_split)
     model, tokenizer = load_student(student)
     if data.drop_long_rows:
-        splits = {name: drop_long_rows(rows, name, training, model, tokenizer) for name, rows in splits.items()}
+        how: dict[str, Any] = {"processing_class": tokenizer, "chat_template_kwargs": training.chat_template_kwargs}
+        how["eos_token_id"] = special_token_id("eos_token_id", model, tokenizer)
+        splits = {name: drop_long_rows(rows, name, training.max_length, **how) for name, rows in splits.items()}
     trainer = CertaintyForcingTrainer(
         model=model, args=training, processing_class=tokenizer, peft_config=get_peft_config(student), **splits
     )
@@ -162,15 +147,6 @@ def train(data: DataArguments, training: CertaintyForcingConfig, student: Studen
         click.echo(f"\nNext: hf-dparallel {command} --model {quote(training.output_dir)}")
 
 
-def check_output_dir(folder: str) -> None:
-    """Raises a `ValueError` if training would overwrite a model."""
-    if any(Path(folder, name).is_file() for name in (SUMMARY_NAME, CONFIG_NAME, ADAPTER_CONFIG_NAME)):
-        raise ValueError(
-            f"`output_dir={folder}` holds a model already. Choose another folder, or delete this one. To continue its "
-            "training, add --resume_from_checkpoint true."
-        )
-
-
 def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Returns model and tokenizer. The trainer chooses the device."""
     name = path_of(arguments.model_name_or_path)
@@ -184,33 +160,18 @@ def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrain
             dtype=arguments.dtype,
             attn_implementation=arguments.attn_implementation,
             revision=arguments.model_revision,
-            **({} if quantization is None else {"quantization_config": quantization}),
+            quantization_config=quantization,
         )
     if has_adapter(model):
         raise ValueError(f"`model={arguments.model_name_or_path}` is an adapter already. Give its base model.")
     return model, tokenizer
 
 
-def drop_long_rows(
-    rows: datasets.Dataset,
-    split: str,
-    training: CertaintyForcingConfig,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-) -> datasets.Dataset:
-    """Returns the tokenized rows of at most `max_length` tokens, and tells how many were dropped."""
-    chat: Any = training.chat_template_kwargs  # a dictionary, as the configuration reads it
-    rows = prepare_dataset(
-        rows,
-        split,
-        processing_class=tokenizer,
-        eos_token_id=special_token_id("eos_token_id", model, tokenizer),
-        chat_template_kwargs=chat,
-    )
-    kept = rows.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= training.max_length)
+def drop_long_rows(rows: datasets.Dataset, split: str, max_length: int, **how: Any) -> datasets.Dataset:
+    """Returns the rows of at most `max_length` tokens, tokenized as `how` says, and tells how many were dropped."""
+    rows = prepare_dataset(rows, split, **how)
+    kept = rows.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= max_length)
     if not len(kept):
-        raise ValueError(
-            f"All rows of `{split}` are longer than max_length={training.max_length}. Raise --max_length."
-        )
-    note(f"Dropped {len(rows) - len(kept)} of {len(rows)} rows longer than max_length={training.max_length}.")
+        raise ValueError(f"All rows of `{split}` are longer than max_length={max_length}. Raise --max_length.")
+    note(f"Dropped {len(rows) - len(kept)} of {len(rows)} rows longer than max_length={max_length}.")
     return kept

@@ -7,32 +7,19 @@ from typing import Any
 
 import click
 
-from . import options
-from .console import echo_table
+from .options import COUNT, FOLDER, batch_option, data_options, decoding_options, reward_option
 
 
 @click.command()
-@options.model_options
-@options.data_options
-@click.option("--output_dir", type=options.FOLDER, required=True, help="Folder for all rows and filtered.parquet.")
-@options.reward_option("none")
+@decoding_options
+@data_options
+@click.option("--output_dir", type=FOLDER, required=True, help="Folder for all rows and filtered.parquet.")
+@reward_option("none")
 @click.option("--min_reward", type=float, default=1.0, help="Keep answers with at least this reward.")
-@click.option(
-    "--ray_actors", type=options.COUNT, help="Decode on a Ray cluster, with up to this many actors (needs ray)."
-)
-@options.batch_option
-@options.settings_options
-@options.seed_option
+@click.option("--ray_actors", type=COUNT, help="Decode on a Ray cluster, with at most N actors.")
+@batch_option
 def trajectories_command(
-    source: dict[str, Any],
-    data: dict[str, Any],
-    output_dir: str,
-    reward: str,
-    min_reward: float,
-    ray_actors: int | None,
-    batch_size: int | None,
-    settings: dict[str, Any],
-    seed: int,
+    output_dir: str, reward: str, min_reward: float, ray_actors: int | None, **options: Any
 ) -> None:
     """Let a teacher answer the prompts of a dataset, and keep the right answers.
 
@@ -51,37 +38,33 @@ def trajectories_command(
 
     from .loading import default_batch_size, load_model, load_prompts, load_tokenizer, read_settings
 
-    given = read_settings(settings)
-    dataset = load_prompts(source, data, reward, default_split="train")
+    settings = read_settings(options)
+    dataset = load_prompts(options, reward, default_split="train")
     # Looked up before the decoding, which takes hours.
     reward_function = None if reward == "none" else get_reward(reward, dataset)
     state = join_processes()
-    how: dict[str, Any] = {"generation_config": given, "batch_size": batch_size or default_batch_size(), "seed": seed}
+    how: dict[str, Any] = {"generation_config": settings, "seed": options["seed"], "output_dir": output_dir}
+    how["batch_size"] = options["batch_size"] or default_batch_size()
     if ray_actors is None:
-        model, tokenizer = load_model(**source)
-        rows = generate_trajectories(model, tokenizer, dataset, output_dir=output_dir, **how)
+        model, tokenizer = load_model(**options)
+        rows = generate_trajectories(model, tokenizer, dataset, **how)
     else:
         from hf_dparallel.data.on_ray import generate_trajectories_on_ray
 
         if state.num_processes > 1:
             raise ValueError("`ray_actors` has Ray start the processes. Run the command without torchrun.")
-        tokenizer, load = load_tokenizer(path_of(source["model"]), source["revision"]), partial(load_model, **source)
-        rows = generate_trajectories_on_ray(load, dataset, output_dir=output_dir, max_actors=ray_actors, **how)
+        tokenizer = load_tokenizer(path_of(options["model"]), options["revision"])
+        rows = generate_trajectories_on_ray(partial(load_model, **options), dataset, max_actors=ray_actors, **how)
     kept = rows if reward_function is None else filter_trajectories(rows, tokenizer, reward_function, min_reward)
     if state.is_main_process:
         path = Path(output_dir, FILTERED_NAME)
         write_rows(path, kept)
-        echo_table(
-            {
-                "num_prompts": len(dataset),
-                "num_failed": len(dataset) - len(rows),
-                "num_kept": len(kept),
-                "nfe": fmean(rows["nfe"]),
-                "file": path,
-            }
+        click.echo(
+            f"{len(kept)} of {len(dataset)} answers were kept, {len(dataset) - len(rows)} prompts failed. "
+            f"{fmean(rows['nfe']):.1f} passes for each answer. Written to {path}."
         )
         click.echo(
-            f"\nNext: hf-dparallel train {quote(source['model'])} --dataset {quote(output_dir)} --use_peft "
+            f"\nNext: hf-dparallel train {quote(options['model'])} --dataset {quote(output_dir)} --use_peft "
             "--output_dir runs/student"
         )
     # Processes that end without it may abort.

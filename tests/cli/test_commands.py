@@ -194,10 +194,8 @@ def test_trajectories(hf, questions, asked):
     flags = ["trajectories", *asked, *DECODING, "--output_dir", "out"]
     code, out, _ = hf(*flags)
     kept = datasets.Dataset.from_parquet("out/filtered.parquet")
-    assert code == 0
-    figures = dict(line.split() for line in out.splitlines()[:5])
-    assert (figures["num_prompts"], figures["num_kept"], figures["file"]) == ("8", "4", "out/filtered.parquet")
-    assert float(figures["nfe"]) > 0
+    assert code == 0 and out.startswith("4 of 8 answers were kept, 0 prompts failed. ")
+    assert "passes for each answer. Written to out/filtered.parquet.\n" in out
     assert kept["answer"][:] == [row["answer"] for row in read_jsonl(questions)[1::2]]
     assert kept[0]["prompt"] == [{"role": "user", "content": "1 5 2"}] and kept[0]["completion_ids"]
     # Trained on are the rows that were kept.
@@ -311,6 +309,6 @@ def test_the_cluster_loads_the_model_and_this_process_filters(hf, checkpoint, mo
     make_prompts(3).to_parquet(tmp_path / "prompts.parquet")
     command = ["trajectories", checkpoint, "--dataset", "prompts.parquet", "--output_dir", "out", "--reward", "none"]
     code, out, _ = hf(*command, *DECODING, "--raw", "--ray_actors", "5")
-    assert code == 0 and "num_kept     3" in out
+    assert code == 0 and out.startswith("3 of 3 answers were kept")
     assert asked == {"max_actors": 5}
     assert len(datasets.Dataset.from_parquet("out/filtered.parquet")) == 3

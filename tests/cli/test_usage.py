@@ -94,7 +94,7 @@ def test_every_setting_of_decoding_is_an_option(command):
 
 def test_help_of_training_describes_what_is_ours(hf, tmp_path):
     text = hf("train", "--help")[1]
-    assert "--certainty_weight" in text and "--num_train_epochs" in text and "--ddp_backend" not in text
+    assert "--certainty_weight" in text and "--drop_long_rows" in text and "--ddp_backend" not in text
     # One name is no pattern.
     (tmp_path / "train.yaml").write_text("dataset_name: d\nlora_target_modules: [q_proj]\nuse_cpu: true\n")
     data, _, student = read_arguments(["m", "--config", "train.yaml"])
@@ -140,19 +140,18 @@ def test_a_broken_pipe_is_silent():
         ("evaluate demo --dataset demo --sweep threshold=0.5", "Use `confidence_threshold` or `entropy_threshold`"),
         ("evaluate m --dataset d --sweep entropy_threshold=1:0:1", "must be of the form"),
         ("calibrate m --dataset d --output_dir o --max_accuracy_drop 1", "1.0 is not in the range 0<x<1"),
-        ("chat demo --max_new_tokens 0", "`max_new_tokens` must be a positive integer, got 0."),
         ("serve m --port 65536", "'--port': 65536 is not in the range 0<=x<=65535"),
         ("serve m --seed 1", "No such option '--seed'"),
         ("serve demo --port 0 --adapter a=x --adapter a=y", "`adapter` has 'a' twice"),
         ("trajectories m --dataset d", "Missing option '--output_dir'"),
         ("train m --dataset_name d --mask_ratio 2", "`mask_ratio` must be a number in"),
         ("train m --dataset_name d --eval_strategy now", "'now'"),
-        ("train m n --dataset d", "Unexpected argument 'n'"),
+        ("train m n --dataset d", "No such option 'n'"),
         ("train --dataset_name d", "required: --model_name_or_path/"),
         ("train n --dataset d --learning-rat 1", "Did you mean `learning_rate`?"),
         ("train n --dataset d --lr 1e-4", "Use `learning_rate` for `lr`."),
         ("train m --dataset d --config", "'--config' requires an argument"),
-        ("train m --dataset d --config missing.yaml", "cannot be read: [Errno 2] No such file or directory"),
+        ("train m --dataset d --config missing.yaml", "No such file or directory: 'missing.yaml'"),
         ("env --config", "'--config' requires an argument"),
         ("env --config missing.yaml", "`config=missing.yaml` cannot be read: [Errno 2] No such file or directory"),
         # Settings that do not go with the model's recipe
