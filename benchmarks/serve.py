@@ -30,9 +30,8 @@ from hf_dparallel.demo import TEACHER
 from hf_dparallel.demo.pipeline import load_teacher
 from hf_dparallel.demo.word_problems import generate_word_problems
 from hf_dparallel.reports import write_json
-from hf_dparallel.serving.api import make_app
+from hf_dparallel.serving.api import ServedModel, make_app
 from hf_dparallel.serving.engine import Engine
-from hf_dparallel.serving.requests import ServedModel
 
 
 RECIPE = {"max_new_tokens": 64, "block_length": 32, "entropy_threshold": 0.5}

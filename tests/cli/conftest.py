@@ -1,8 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """A tiny checkpoint, and the command line, run in an empty folder."""
 
-import logging
-
 import pytest
 
 from hf_dparallel_cli import main
@@ -23,9 +21,6 @@ def checkpoint(tmp_path_factory) -> str:
 def _in_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HF_DPARALLEL_DEBUG", raising=False)
-    # A server has its log go to the stderr of its test.
-    for name, value in (("handlers", []), ("propagate", True)):
-        monkeypatch.setattr(logging.getLogger("hf_dparallel"), name, value)
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.serving.requests import ServedModel
-from hf_dparallel_cli.serve import read_names, served_models
+from hf_dparallel.serving.api import ServedModel
+from hf_dparallel_cli.serve import load_adapters, read_names
 
 from ..helpers import make_llada, make_tokenizer
 from ..serving.helpers import running
@@ -68,7 +68,7 @@ def test_it_ends_when_the_decoding_has_failed(serve, monkeypatch):
         answers.append(httpx.post(f"{url}/completions", json={"prompt": "5 6"}, timeout=60).status_code)
 
     answers: list[int] = []
-    monkeypatch.setattr("hf_dparallel.serving.engine.Engine._choose_group", fail)
+    monkeypatch.setattr("hf_dparallel.serving.engine.Engine._run_pass", fail)
     code, log = serve(ask)
     assert code == 1 and "The decoding thread has failed: OverflowError('unforeseen')" in log and answers == [503]
 
@@ -137,7 +137,7 @@ def adapters(tmp_path_factory) -> dict[str, str]:
 def models(adapters) -> dict[str, ServedModel]:
     """Two adapters and the model."""
     config = DiffusionGenerationConfig(max_new_tokens=16, block_length=8)
-    return served_models("base", make_llada().double(), make_tokenizer(), adapters, config)
+    return load_adapters(ServedModel("base", make_llada().double(), make_tokenizer(), config), adapters)
 
 
 def alone(path: str | None) -> str:
@@ -162,24 +162,23 @@ def test_each_name_answers_as_if_it_were_alone(adapters, models):
             assert {name: ask(server.url, name) for name in expected} == expected
         # The adapter that was the last one before the model answered without any.
         assert ask(server.url, None) == expected["a"]
-        described = {model["id"]: model for model in httpx.get(f"{server.url}/v1/models").json()["data"]}
-    assert {name: model["parent"] for name, model in described.items()} == {"a": "base", "b": "base", "base": None}
+        names = [model["id"] for model in httpx.get(f"{server.url}/v1/models").json()["data"]]
+    assert names == ["a", "b", "base"]
     # Each with its own recipe, whichever adapter was loaded last.
-    assert described["a"]["decoding"]["entropy_threshold"] == 1.0
-    assert described["b"]["decoding"]["confidence_threshold"] == 0.3
-    assert described["base"]["decoding"]["denoising_steps"] == 16
+    assert models["a"].generation_config.entropy_threshold == 1.0
+    assert models["b"].generation_config.confidence_threshold == 0.3
+    assert models["base"].generation_config.denoising_steps == 16
 
 
 def test_names(tmp_path):
     folder = tmp_path / "lr=1e-4"
     folder.mkdir()
-    for adapters, first, expected in (
-        (["x=user/a", "user/b", "./c=d"], None, ("m", {"x": "user/a", "user/b": "user/b", "./c": "d"})),
-        ([str(folder), f"x={folder}"], None, ("m", {str(folder): str(folder), "x": str(folder)})),
-        ([str(folder), "user/b"], "a=b", ("m", {"a=b": str(folder), "user/b": "user/b"})),
-        ([], "a=b", ("a=b", {})),
+    for adapters, expected in (
+        (["x=user/a", "user/b", "./c=d"], {"x": "user/a", "user/b": "user/b", "./c": "d"}),
+        ([str(folder), f"x={folder}"], {str(folder): str(folder), "x": str(folder)}),
+        ([], {}),
     ):
-        assert read_names(adapters, "m", first) == expected
-    for adapters, message in ((["x=a", "x=b"], "`adapter` has 'x' twice"), (["m=p"], "the name of the model, 'm'")):
-        with pytest.raises(click.UsageError, match=message):
-            read_names(adapters, "m")
+        assert read_names(adapters, "m") == expected
+    for adapters in (["x=a", "x=b"], ["x=p"]):
+        with pytest.raises(click.UsageError, match="`adapter` has 'x' twice, or"):
+            read_names(adapters, adapters[0][0] if len(adapters) == 1 else "m")

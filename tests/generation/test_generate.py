@@ -18,8 +18,7 @@ from hf_dparallel import enable_diffusion_generation
 from hf_dparallel.generation import mixin
 from hf_dparallel.generation.prediction import predict_tokens
 from hf_dparallel.generation.standard_parts import make_parts
-from hf_dparallel.serving.json import CompiledSchema, JsonAnswer
-from hf_dparallel.serving.row_options import OptionsPart, RowOptions
+from hf_dparallel.serving.json import JsonAnswer, JsonPart
 
 from ..helpers import (
     EOS,
@@ -193,9 +192,9 @@ class Matcher(SimpleNamespace):
 
 def with_forms(forms):
     """Makes the parts of a decode, and has its rows follow their forms."""
-    schemas = [form and CompiledSchema(Matcher(form=form), Matcher(form=form)) for form in forms]
-    options = {row: RowOptions(json=JsonAnswer(schema)) for row, schema in enumerate(schemas) if schema is not None}
-    return lambda *args, **kwargs: [*make_parts(*args, **kwargs), OptionsPart(options)]
+    answers = [form and JsonAnswer(Matcher(form=form), Matcher(form=form)) for form in forms]
+    prompts = dict(enumerate(SimpleNamespace(json=answer) for answer in answers))
+    return lambda *args, **kwargs: [*make_parts(*args, **kwargs), *([JsonPart(prompts)] if forms else [])]
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.demo.pipeline import load_teacher
-from hf_dparallel.serving.requests import ServedModel
+from hf_dparallel.serving.api import ServedModel
 
 from ..helpers import make_llada
 from .helpers import make, running
@@ -62,6 +62,6 @@ def served_json(tokenizer) -> ServedModel:
 
 
 @pytest.fixture(scope="session")
-def server(served):
-    with running(served) as server:
+def json_server(served_json):
+    with running(served_json) as server:
         yield server

@@ -12,9 +12,8 @@ import openai
 import torch
 
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.serving.api import make_app
+from hf_dparallel.serving.api import Server, make_app
 from hf_dparallel.serving.engine import Engine, Prompt
-from hf_dparallel.serving.server import Server
 
 from ..helpers import make_llada
 
@@ -30,11 +29,11 @@ def make(make_model, tokenizer):
 
 
 @contextlib.contextmanager
-def running(served, models=None, num_slots=16, max_waiting=128, grace_seconds=30.0, uvicorn=None, **settings):
+def running(served, models=None, num_slots=16, max_waiting=128, grace_seconds=30.0, **settings):
     """Runs a server; yields its URL, `post` and `client` for requests, the engine and the uvicorn server."""
     engine = Engine(served.model, num_slots, max_waiting)
     app = make_app(models or {served.name: served}, engine, **settings)
-    server = Server(app, engine, grace_seconds, port=0, **(uvicorn or {}))
+    server = Server(app, engine, grace_seconds, port=0, log_level="warning")
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -89,7 +88,7 @@ def chat(text: str) -> dict:
 
 
 def alone(served, text: str, **settings):
-    """Returns what `generate` gives: the text, the numbers of tokens of prompt and answer, and the passes."""
+    """Returns what `generate` gives: the text, the tokens of prompt and answer, the passes, and the reason to end."""
     tokenizer = served.tokenizer
     inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
@@ -100,7 +99,7 @@ def alone(served, text: str, **settings):
     eos = tokenizer.eos_token_id
     num_tokens = new_tokens.index(eos) + 1 if eos in new_tokens else len(new_tokens)
     text = tokenizer.decode(new_tokens[:num_tokens], skip_special_tokens=True)
-    return text, inputs["input_ids"].shape[1], num_tokens, out.nfe.item()
+    return text, inputs["input_ids"].shape[1], num_tokens, out.nfe.item(), "stop" if eos in new_tokens else "length"
 
 
 class Listener:
@@ -121,7 +120,7 @@ class Listener:
 
 def make_prompt(model, ids, max_tokens=16, seed=0, **settings) -> Prompt:
     config = resolve(model, None, **(SETTINGS | settings))
-    return Prompt(torch.tensor(ids), config, max_tokens, seed, Listener())
+    return Prompt(torch.tensor(ids), config, max_tokens, seed, listener=Listener())
 
 
 def ask(engine, prompts: list[Prompt]) -> list[Listener]:

@@ -6,11 +6,20 @@ import runpy
 import subprocess
 import sys
 
+import pytest
+
 from ..pages import ROOT, python_blocks
+from .helpers import running
 
 
 PAGE = ROOT / "docs" / "serving.md"
 URL = "http://127.0.0.1:8000"
+
+
+@pytest.fixture(scope="module")
+def server(served):
+    with running(served) as server:
+        yield server
 
 
 def test_the_openai_client(server, capsys):

@@ -9,10 +9,9 @@ import torch
 from hf_dparallel.generation.canvas import Canvas
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.serving import engine as engine_module
-from hf_dparallel.serving.engine import Engine
-from hf_dparallel.serving.errors import RequestError
+from hf_dparallel.serving.engine import Engine, RequestError
 
-from ..helpers import make_llada, make_llada2, make_sdar
+from ..helpers import make_llada, make_sdar
 from .helpers import Gate, ask, ask_once, make_prompt, wait_for
 
 
@@ -72,10 +71,10 @@ def test_logprobs_are_of_the_pass_that_committed_each_token_last(model, make_eng
     settings = [{}, {"temperature": 0.8}, revising]
     prompts = [make_prompt(model, [2 + n] * (1 + n % 4), seed=n, **settings[n % 3]) for n in range(8)]
     for n, prompt in enumerate(prompts[:6]):
-        prompt.options.num_logprobs = n % 4
+        prompt.num_logprobs = n % 4
     num_revisions = 0
     for prompt, answer in zip(prompts, ask(make_engine(num_slots=8), prompts), strict=True):
-        if prompt.options.num_logprobs is None:
+        if prompt.num_logprobs is None:
             assert not answer.logprobs
             continue
         prompt.config.output_certainty = True
@@ -91,45 +90,11 @@ def test_logprobs_are_of_the_pass_that_committed_each_token_last(model, make_eng
         expected = log_probs.gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
         assert [each.logprob for each in answer.logprobs] == pytest.approx(expected.tolist(), abs=1e-9)
         log_probs[:, 63] = -torch.inf
-        top = log_probs.topk(prompt.options.num_logprobs)
+        top = log_probs.topk(prompt.num_logprobs)
         told = [list(zip(*each.top, strict=True)) or [(), ()] for each in answer.logprobs]
         assert [list(token_ids) for token_ids, _ in told] == top.indices.tolist()
         assert torch.allclose(torch.tensor([values for _, values in told], dtype=torch.double), top.values)
     assert num_revisions > 0
-
-
-@pytest.mark.parametrize(
-    ("make_model", "settings"),
-    [
-        (make_llada, {"max_active_blocks": 2}),
-        (make_sdar, {"entropy_threshold": 0.1}),
-        (make_llada2, {"confidence_threshold": 0.3, "entropy_threshold": None, "editing_threshold": 0.02}),
-    ],
-)
-def test_drafts_end_as_the_answer_whatever_was_revised(make_model, settings):
-    """The first block of a block-causal model may begin in the prompt; decided tokens may change in the open block."""
-    model, num_changed = make_model(), 0
-    engine = Engine(model, 4, 100)
-    for length in (1, 3, 4):
-        prompt = make_prompt(model, list(range(6, 6 + length)), **{"max_new_tokens": 8} | settings)
-        heard, ended = [], threading.Event()
-        prompt.options.has_drafts = True
-        prompt.listener = lambda told, heard=heard, ended=ended: (heard.append(told), told.is_last and ended.set())
-        engine.submit([prompt])
-        assert ended.wait(60) and heard[-1].error is None
-        tokens, commit_step = [], []
-        for number, draft in enumerate(told.draft for told in heard):
-            num_changed += any(
-                step >= 0 and token != old
-                for token, old, step in zip(
-                    draft.tokens, tokens[draft.start :], commit_step[draft.start :], strict=False
-                )
-            )
-            tokens[draft.start :], commit_step[draft.start :] = draft.tokens, draft.commit_step
-            assert draft.start >= 0 and max(commit_step) <= number
-        assert tokens == [token for told in heard for token in told.tokens] and -1 not in commit_step
-    engine.close()
-    assert (num_changed > 0) is ("editing_threshold" in settings)
 
 
 def test_max_tokens_gives_the_beginning_of_the_answer_and_frees_the_slot(model, make_engine):
@@ -314,7 +279,7 @@ def test_a_decoding_thread_that_fails_leaves_nobody_waiting(model, make_engine, 
         raise OverflowError("unforeseen")
 
     engine = make_engine(num_slots=1)
-    monkeypatch.setattr(engine, "_choose_group", fail)
+    monkeypatch.setattr(engine, "_run_pass", fail)
     answers = ask(engine, [make_prompt(model, [9, 3]), make_prompt(model, [9, 3])])
     assert [answer.error.status for answer in answers] == [503, 503]
     assert isinstance(engine.failure, OverflowError) and not engine.is_alive
@@ -343,7 +308,7 @@ def test_nan_ends_its_own_request_only(model, make_engine):
     model.model.embed_tokens.register_forward_hook(lambda module, args, output: seen.append(args[0]))
     model.lm_head.register_forward_hook(spoil)
     prompts = [make_prompt(model, [6, 3]), make_prompt(model, [9, 3])]
-    prompts[1].options.num_logprobs = 0
+    prompts[1].num_logprobs = 0
     good, bad = ask(make_engine(), prompts)
     assert good.finish_reason and isinstance(bad.error, FloatingPointError)
 

@@ -7,13 +7,12 @@ import time
 import pytest
 import torch
 
-from hf_dparallel.serving.errors import RequestError
+from hf_dparallel.serving.api import ChatBody, read_request
+from hf_dparallel.serving.engine import RequestError
 from hf_dparallel.serving.json import JsonAnswer, compile_schema
-from hf_dparallel.serving.requests import ChatBody, read_request
-from hf_dparallel.serving.row_options import RowOptions
 
 from ..helpers import make_llada, make_sdar
-from .helpers import ask_once, make, make_prompt, running
+from .helpers import ask_once, make, make_prompt
 
 
 SCHEMA = {
@@ -39,7 +38,7 @@ SCHEMA = {
 
 
 def answer_of(schema: dict, tokenizer) -> JsonAnswer:
-    return JsonAnswer(compile_schema(schema, tokenizer, len(tokenizer), [tokenizer.eos_token_id]))
+    return compile_schema(schema, None, tokenizer, len(tokenizer), [tokenizer.eos_token_id])
 
 
 def check(text: str) -> None:
@@ -66,7 +65,7 @@ def test_answers_are_valid_beside_others(tokenizer, make_model, settings):
     common["eos_token_id"] = tokenizer.eos_token_id
     prompts = [make_prompt(model, [20 + n] * (1 + n), 104, seed=n, **common) for n in range(3)]
     for prompt in prompts[1:]:
-        prompt.options = RowOptions(json=answer_of(SCHEMA, tokenizer), num_logprobs=0)
+        prompt.json, prompt.num_logprobs = answer_of(SCHEMA, tokenizer), 0
     plain, *guided = ask_once(model, prompts)
     for answer in guided:
         assert answer.finish_reason == "stop", answer.error
@@ -82,7 +81,7 @@ def test_answers_are_valid_beside_others(tokenizer, make_model, settings):
 def test_each_token_is_the_likeliest_that_fits(served_json, tokenizer):
     """Oracle: one token after the other, from all of the vocabulary."""
     model, prompt, mask, eos = served_json.model, [30, 31, 32], tokenizer.mask_token_id, tokenizer.eos_token_id
-    matcher = compile_schema(SCHEMA, tokenizer, len(tokenizer), [eos]).matcher
+    matcher = compile_schema(SCHEMA, None, tokenizer, len(tokenizer), [eos]).matcher
     expected = matcher.compute_ff_tokens()
     assert tokenizer.decode(expected) == '{"what":' and matcher.consume_tokens(expected)
     num_passes = 0
@@ -99,7 +98,7 @@ def test_each_token_is_the_likeliest_that_fits(served_json, tokenizer):
         matcher.consume_tokens(given)
     settings = {"denoising_steps": 104, "commit_order": "left_to_right", "entropy_threshold": None}
     asked = make_prompt(model, prompt, 104, max_new_tokens=104, block_length=104, **settings, eos_token_id=eos)
-    asked.options.json = answer_of(SCHEMA, tokenizer)
+    asked.json = answer_of(SCHEMA, tokenizer)
     (answer,) = ask_once(model, [asked])
     assert answer.tokens == [*expected, eos] and answer.nfe == num_passes
     check(tokenizer.decode(expected))
@@ -113,14 +112,14 @@ def test_predicted_tokens_are_taken_up_to_the_first_that_does_not_fit(tokenizer)
     given = right.given()
     rest = ids[len(given) :]
     assert given == ids[: len(given)] == wrong.given() and given
-    assert right.commit([*rest, eos, eos], likeliest) == ([*rest, eos], []) and right.error() is None
+    assert right.commit([*rest, eos, eos], likeliest) == ([*rest, eos], [])
     begun = tokenizer(' "ca')["input_ids"]
     assert wrong.commit([*begun, eos, *begun], likeliest) == (begun, [])
     assert wrong.commit([eos], likeliest) == (tokenizer("7")["input_ids"], [])
 
 
 @pytest.mark.parametrize("make_model", [make_llada, make_sdar])
-@pytest.mark.parametrize("length", [5, 9, 13, 14, 15, 16, 17, 18])
+@pytest.mark.parametrize("length", [5, 13, 16, 17])
 def test_an_answer_that_reaches_the_end_is_cut(tokenizer, make_model, length):
     """In block-causal models the last block has masks after the answer."""
     model, properties = make(make_model, tokenizer), {name: {"type": "string"} for name in ("a", "b" * 30)}
@@ -129,7 +128,7 @@ def test_an_answer_that_reaches_the_end_is_cut(tokenizer, make_model, length):
     common = {"max_new_tokens": length, "block_length": 4, "entropy_threshold": 9.0, "eos_token_id": eos}
     prompts = [make_prompt(model, [20] * (1 + n), length, seed=n, **common) for n in range(4)]
     for prompt in prompts[1:]:
-        prompt.options.json = answer_of({"type": "object", "properties": properties}, tokenizer)
+        prompt.json = answer_of({"type": "object", "properties": properties}, tokenizer)
     hook = model.get_output_embeddings().register_forward_hook(lambda module, args, output: output + quotes)
     answers = ask_once(model, prompts)
     hook.remove()
@@ -139,59 +138,54 @@ def test_an_answer_that_reaches_the_end_is_cut(tokenizer, make_model, length):
     assert length < 13 or all(answer.nfe <= length // 2 for answer in answers[1:])
 
 
-@pytest.mark.parametrize("method", [None, "given", "commit"])
-def test_a_row_that_cannot_be_followed_fails_alone(served_json, tokenizer, method):
-    """As when the matcher reaches one of its limits, or whatever it is."""
+def test_a_row_that_cannot_be_followed_fails_alone(served_json, tokenizer):
+    """As when the matcher reaches one of its limits."""
     model, eos = served_json.model, tokenizer.eos_token_id
     prompts = [
         make_prompt(model, [20 + n], 32, max_new_tokens=32, block_length=8, eos_token_id=eos, stop_at_eos=True)
         for n in range(2)
     ]
-    failing = prompts[0].options.json = answer_of(SCHEMA, tokenizer)
-    if method is None:
-        failing._matcher.consume_token(tokenizer.mask_token_id)
-    else:
-        setattr(failing, method, lambda *args: 1 / 0)
+    prompts[0].json = answer_of(SCHEMA, tokenizer)
+    prompts[0].json.matcher.consume_token(tokenizer.mask_token_id)
     failed, plain = ask_once(model, prompts)
-    assert ("cannot follow the JSON schema" if method is None else "division by zero") in str(failed.error)
+    assert "cannot follow the JSON schema" in str(failed.error)
     assert plain.error is None and plain.finish_reason
 
 
-def test_clients_get_json(served_json):
+def test_clients_get_json(json_server):
     form = {"type": "json_schema", "json_schema": {"name": "purchase", "strict": True, "schema": SCHEMA}}
     asked = {
         "model": "tiny",
         "messages": [{"role": "user", "content": "Three pens, please."}],
         "response_format": form,
     }
-    with running(served_json) as server:
-        with server.client() as client:
-            text = client.chat.completions.create(**asked).choices[0].message.content
-            check(text)
-            chunks = list(client.chat.completions.create(**asked, stream=True))
-            assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
-            cut = client.chat.completions.create(**asked, max_tokens=5).choices[0]
-            assert cut.finish_reason == "length" and text.startswith(cut.message.content.rstrip("\ufffd"))
+    with json_server.client() as client:
+        text = client.chat.completions.create(**asked).choices[0].message.content
+        check(text)
+        chunks = list(client.chat.completions.create(**asked, stream=True))
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
+        cut = client.chat.completions.create(**asked, max_tokens=5).choices[0]
+        assert cut.finish_reason == "length" and text.startswith(cut.message.content.rstrip("\ufffd"))
 
 
-def test_clients_get_any_object(served_json, tokenizer):
+def test_clients_get_any_object(json_server, served_json, tokenizer):
     form, text = {"type": "json_object"}, "Three pens, please."
-    with running(served_json) as server, server.client() as client:
+    with json_server.client() as client:
         message = {"role": "user", "content": text}
         asked = {"model": "tiny", "messages": [message], "response_format": form}
         (answer,) = client.chat.completions.create(**asked).choices
         # The tiny model never comes to the end of its first key.
         assert answer.message.content.startswith('{"') and answer.finish_reason == "length"
-    schema = read_request(ChatBody, asked, served_json, 9).schema
+    schema = read_request(ChatBody, asked, served_json, 9).prompts[0].json
     ids = tokenizer('{"a": {"b": [1, null]}}')["input_ids"]
     eos = tokenizer.eos_token_id
-    assert JsonAnswer(schema).commit([*ids, eos], torch.zeros(9)) == ([*ids, eos], [])
+    assert schema.commit([*ids, eos], torch.zeros(9)) == ([*ids, eos], [])
 
 
 def test_a_key_that_is_written_as_a_special_token_is_text(served_json, tokenizer):
     schema = {"type": "object", "properties": {"<eos>": {"enum": ["<mask>"]}}}
     prompt = make_prompt(served_json.model, [30], 64, max_new_tokens=64, eos_token_id=tokenizer.eos_token_id)
-    prompt.options.json = answer_of(schema, tokenizer)
+    prompt.json = answer_of(schema, tokenizer)
     (answer,) = ask_once(served_json.model, [prompt])
     # All of it is given.
     assert tokenizer.decode(answer.tokens, skip_special_tokens=True) == '{"<eos>": "<mask>"}' and answer.nfe == 0
@@ -215,7 +209,7 @@ def nested(depth: int) -> dict:
         ({"response_format": {"type": "json"}}, "response_format.type"),
         ({"response_format": {"type": "json_object", "json_schema": {"schema": {}}}}, "response_format"),
         ({"response_format": "json"}, "response_format"),
-        ({"response_format": {"type": "text", "json_schema": {"x": 1}}}, "response_format.json_schema.x"),
+        ({"response_format": {"type": "text", "json_schema": {"schema": {}}}}, "response_format"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         (json_schema(type="strange"), "response_format"),
@@ -224,18 +218,14 @@ def nested(depth: int) -> dict:
         (json_schema(type="string", maxLength=-1), "response_format"),
         (json_schema(type="string", pattern="(("), "response_format"),
         (json_schema(enum=[]), "response_format"),
-        (json_schema(const=float("nan")), "response_format"),
-        (json_schema(const=float("inf")), "response_format"),
         (form_of({"type": "object", "required": [["a"]], "properties": 1}), "response_format"),
         (json_schema(type="array", items={}, uniqueItems=True), "response_format"),
         (form_of({"$ref": "#"}), "response_format"),
-        (form_of(nested(40)), "response_format"),
-        (form_of(nested(600)), "response_format"),
+        (form_of(nested(150)), "response_format"),
         (json_schema(enum=[f"{n}" for n in range(5000)]), "response_format"),
         (json_schema(enum=["x" * 257]), "response_format"),
         (form_of({"type": "object", "properties": {"x" * 257: {}}}), "response_format"),
-        (json_schema(type="string", minLength=257), "response_format"),
-        (json_schema(type="string", pattern="^((a{9}){9}){ 9 }$"), "response_format"),
+        (json_schema(type="string", pattern="^a{ 1000}$"), "response_format"),
         (json_schema(type="integer", multipleOf=99_991), "response_format"),
         (json_schema(type="object", patternProperties={f"^a{n}.*b{n}$": {} for n in range(500)}), "response_format"),
         (form_of({"type": "null", "x-guidance": {"whitespace_pattern": " *"}}), "response_format"),
@@ -283,7 +273,7 @@ def test_no_schema_takes_long(served_json, tokenizer, value):
     except ValueError:
         return
     prompt = make_prompt(served_json.model, [30], 48, max_new_tokens=48, eos_token_id=tokenizer.eos_token_id)
-    prompt.options.json = answer
+    prompt.json = answer
     ask_once(served_json.model, [prompt])
     assert time.process_time() - begin < 3
 

@@ -4,7 +4,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_dparallel.serving.row_options import TokenLogprobs
+from hf_dparallel.serving.engine import TokenLogprobs
 from hf_dparallel.serving.text import IncrementalText, logprobs_to_json
 
 
@@ -16,11 +16,10 @@ def feed(answer: IncrementalText, tokens: list[int], cuts: list[int]) -> list[st
     edges = [0, *sorted(cut % (len(tokens) + 1) for cut in cuts), len(tokens)]
     parts, length = [], 0
     for start, end in zip(edges, edges[1:], strict=False):
-        answer.add(tokens[start:end])
+        answer.add(tokens[start:end], is_last=end == edges[-1] and start == edges[-2])
         parts.append(answer.text[length:])
         length = len(answer.text)
-    answer.end()
-    return [*parts, answer.text[length:]]
+    return parts
 
 
 @settings(deadline=None)
@@ -33,7 +32,7 @@ def test_parts_make_up_the_text(byte_tokenizer, text, cuts):
     assert all("\ufffd" not in part for part in parts)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(
     st.text(alphabet="ab", max_size=12),
     st.lists(st.text(alphabet="ab", min_size=1, max_size=4), min_size=1, max_size=3),
@@ -57,41 +56,23 @@ def test_half_a_character_at_the_very_end_is_shown(byte_tokenizer):
     answer = IncrementalText(byte_tokenizer)
     answer.add(byte_tokenizer("aé")["input_ids"][:2])
     assert answer.text == "a"
-    answer.end()
+    answer.add([], is_last=True)
     assert answer.text == "a\ufffd"
 
 
-def test_each_token_is_decoded_with_the_last_ones_only(served):
-    """Or a long answer would take quadratic time."""
-    ids, lengths = served.tokenizer("Mia has 14 pens . " * 50)["input_ids"], []
-
-    class Counting:
-        def decode(self, tokens, **kwargs):
-            lengths.append(len(tokens))
-            return served.tokenizer.decode(tokens, **kwargs)
-
-    answer = IncrementalText(Counting(), ["never"])
-    feed(answer, ids, list(range(0, len(ids), 7)))
-    assert answer.text == served.tokenizer.decode(ids) and max(lengths) <= 3 and len(lengths) <= 2 * len(ids) + 1
-
-
-def said(tokenizer, tokens: list[int], top: list[tuple[int, float]]) -> list[dict]:
-    pairs = zip([[], *([token] for token in tokens)], tokens, strict=False)  # in groups of any size
-    return [logprobs_to_json(tokenizer, before, [(token, TokenLogprobs(-0.5, top))])[0] for before, token in pairs]
-
-
-def test_the_bytes_of_all_tokens_are_the_text(served, byte_tokenizer):
-    problem = "Mia has 14 pens . <|eot_id|>"
-    cases = ((byte_tokenizer, "a é漢\n<eos>", "a é漢\n"), (served.tokenizer, problem, "Mia has 14 pens."))
-    for tokenizer, text, expected in cases:
+def test_log_probabilities_of_tokens(served, byte_tokenizer):
+    """The tokens joined are the text; special tokens are not part of it, and parts of a character have no bytes."""
+    for tokenizer, text in ((byte_tokenizer, "a é\n<eos>"), (served.tokenizer, "Mia has 14 pens . <|eot_id|>")):
         tokens = tokenizer(text)["input_ids"]
-        entries = said(tokenizer, tokens, [])
-        assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == expected
-        assert entries[-1] == {"token": text[text.index("<") :], "bytes": [], "logprob": -0.5, "top_logprobs": []}
-
-
-def test_a_byte_that_is_no_character_and_a_token_that_cannot_be(byte_tokenizer):
-    first, second = byte_tokenizer("é")["input_ids"]
-    entry = said(byte_tokenizer, [first], [(second, -float("inf"))])[0]
-    assert (entry["token"], entry["bytes"]) == ("\ufffd", [0xC3])
-    assert entry["top_logprobs"] == [{"token": "\ufffd", "bytes": [0xA9], "logprob": -9999.0}]
+        measured = [(token, TokenLogprobs(-0.5, [(tokens[0], -float("inf"))])) for token in tokens]
+        entries = logprobs_to_json(tokenizer, [], measured[:2]) + logprobs_to_json(
+            tokenizer, tokens[1:2], measured[2:]
+        )
+        special = text[text.index("<") :]
+        plain = tokenizer.decode(tokens, skip_special_tokens=True)
+        assert "".join(entry["token"] for entry in entries).replace("\ufffd\ufffd", "é") == plain + special
+        parts = {"\ufffd": None, special: []}
+        for entry in entries:
+            expected = parts.get(entry["token"], list(entry["token"].encode()))
+            assert (entry["bytes"], entry["logprob"]) == (expected, -0.5)
+            assert [each["logprob"] for each in entry["top_logprobs"]] == [-9999.0]

@@ -8,10 +8,10 @@ change an answer.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, islice
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from accelerate.utils.memory import should_reduce_batch_size
@@ -24,27 +24,51 @@ from ..generation.compatibility import set_adapter
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoded_row import DecodedRow, RowProgress
 from ..generation.decoder import Decoder
+from ..generation.parts import Change, RowPart
+from ..generation.prediction import TokenPrediction
 from ..generation.standard_parts import make_parts
-from .errors import RequestError
-from .row_options import Draft, OptionsPart, RowOptions, TokenLogprobs
+from .json import JsonAnswer, JsonPart
 
 
 logger = logging.get_logger(__name__)
 
 
+@dataclass(eq=False)
+class RequestError(Exception):
+    """A refused or failed request, with the fields of OpenAI's error object. `param` names the field."""
+
+    message: str
+    param: str | None = None
+    status: int = 400
+    code: str | None = None
+    headers: dict[str, str] | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class TokenLogprobs(NamedTuple):
+    """The log-probability of a token, and the likeliest tokens at its place with theirs.
+
+    In nats, at temperature 1 over the whole vocabulary, as in commit rules. The mask token is not among them.
+    """
+
+    logprob: float
+    top: list[tuple[int, float]]
+
+
 @dataclass
 class Progress:
-    """The new tokens of an answer after a pass."""
+    """The new tokens of an answer after a pass, and the passes so far. All earlier tokens are sent.
 
-    # All tokens before these are decided and sent.
+    The last ones come with a `finish_reason`, "stop" after an end-of-sequence token, else "length", or an `error`.
+    """
+
     tokens: list[int]
-    # Forward passes so far.
     nfe: int
-    # With the last tokens: "stop" after an end-of-sequence token, else "length". After a failure, `error` is set.
     finish_reason: str | None = None
     error: Exception | None = None
     # Only if the prompt asks for them.
-    draft: Draft | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     @property
@@ -55,41 +79,59 @@ class Progress:
 
 @dataclass(eq=False)
 class Prompt:
-    """A prompt to decode. `input_ids`, `(prompt_length,)`, are checked, and on the device of the model."""
+    """A prompt to decode, and the state of its answer."""
 
+    # The checked tokens, `(prompt_length,)`, on the device of the model, and the resolved settings.
     input_ids: torch.LongTensor
-    # Resolved, special tokens included.
     config: DiffusionGenerationConfig
     max_tokens: int
     seed: int
-    # Called in the decoding thread with the progress of each pass. It must not block or raise.
-    listener: Callable[[Progress], None]
     adapter: str | None = None
-    options: RowOptions = field(default_factory=RowOptions)
-    # The number of tokens that are passed to the listener.
+    # The schema that the answer follows.
+    json: JsonAnswer | None = None
+    # How many likeliest tokens are given with the log-probability of each token. By default, neither is given.
+    num_logprobs: int | None = None
+    # Called in the decoding thread with the progress of each pass. It must not block or raise.
+    listener: Callable[[Progress], None] = lambda progress: None
+    # The number of tokens that the listener has got.
     num_sent: int = field(default=0, init=False)
-    settings: tuple[Any, ...] = field(init=False)
+    # By place in the answer. Of a revised token, these are from its last commit; given tokens have none.
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict, init=False)
 
-    def __post_init__(self):
-        self.settings = (self.adapter, *_settings_of_a_pass(self.config))
+    def pass_settings(self) -> tuple[Any, ...]:
+        """Returns what prompts must have in common to share passes: the adapter and all settings that change a pass.
 
-    def told(self, tokens: list[int], nfe: int, finished: DecodedRow | None) -> Progress:
-        """Returns the progress for new final tokens, cut at `max_tokens`."""
-        start, end = self.num_sent, min(self.num_sent + len(tokens), self.max_tokens)
-        tokens, error = tokens[: end - start], finished.error if finished else None
-        progress = Progress(tokens, nfe, error=error)
-        if error is None and (finished is not None or end == self.max_tokens):
-            ends = tokens and tokens[-1] in self.config.eos_token_ids
-            progress.finish_reason = "stop" if ends else "length"
-        if self.options.num_logprobs is not None:
-            # Given tokens were never predicted. Their probability is 1.
-            logprobs = self.options.logprobs
-            progress.logprobs = [logprobs.get(place, TokenLogprobs(0.0)) for place in range(start, end)]
-        draft = progress.draft = self.options.draft
-        if draft is not None:
-            del draft.tokens[max(self.max_tokens - draft.start, 0) :]
-        self.num_sent = end
-        return progress
+        Settings that a request cannot have are the same for all prompts.
+        """
+        idle = ("top_k", "top_p") if self.config.temperature == 0 else ()
+        return self.adapter, *(
+            (name, value)
+            for name, value in self.config.settings().items()
+            if SETTINGS[name].has_flag and value != SETTINGS[name].default and name not in idle
+        )
+
+
+class LogprobReader(RowPart):
+    """Reads the log-probabilities of the prompts that ask for them. `prompts` has all by row id."""
+
+    def __init__(self, prompts: Mapping[int, Prompt]):
+        self._prompts = prompts
+
+    def after(self, prediction: TokenPrediction, change: Change) -> None:
+        for row, row_id in enumerate(self.canvas.row_ids):
+            prompt = self._prompts[row_id]
+            if prompt.num_logprobs is None:
+                continue
+            written = change.accepted[row]
+            places = prediction.columns[row, written] - self.canvas.answer(row).start
+            logits = prediction.logits[row, written]
+            log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+            chosen = log_probs.gather(1, change.tokens[row, written, None]).squeeze(1)
+            log_probs[:, self.canvas.config.mask_token_id] = -torch.inf
+            top = log_probs.topk(min(prompt.num_logprobs, logits.shape[-1] - 1), dim=-1)
+            listed = (places.tolist(), chosen.tolist(), top.indices.tolist(), top.values.tolist())
+            for place, logprob, top_ids, top_logprobs in zip(*listed, strict=True):
+                prompt.logprobs[place] = TokenLogprobs(logprob, list(zip(top_ids, top_logprobs, strict=True)))
 
 
 @dataclass
@@ -102,27 +144,28 @@ class _Group:
     # After a pass that did not fit into memory: how many may enter at once.
     num_entering: int | None = None
 
-    @property
-    def row_ids(self) -> list[int]:
-        return [*self.decoder.canvas.row_ids, *self.entering]
-
 
 class Engine:
-    """Decodes up to `num_slots` prompts together, in its own thread. Up to `max_waiting` prompts wait for a slot."""
+    """Decodes up to `num_slots` prompts together, in its own thread. Up to `max_waiting` prompts wait for a slot.
+
+    Attributes:
+        max_prompts (`int`): the largest number of prompts of one request, which leaves half of the queue to others.
+        failure (`Exception`, *optional*): the error that ended the decoding thread.
+        num_prompts, num_passes, num_tokens (`int`): what was accepted, run and decoded since the start.
+        num_active, num_waiting (`int`): the prompts that are being decoded, and those that wait for a slot.
+    """
 
     def __init__(self, model: PreTrainedModel, num_slots: int, max_waiting: int):
         self.model = model
         self.num_slots = num_slots if model.hides_padding else 1
         self.max_waiting = max_waiting
-        # The error that ended the decoding thread.
+        self.max_prompts = self.num_slots + max_waiting // 2
         self.failure: Exception | None = None
-        # Counted since the start.
         self.num_prompts = self.num_passes = self.num_tokens = 0
         # The waiting prompts of each request; the first of them takes the next slot.
         self._requests: deque[deque[Prompt]] = deque()
         # By row id.
         self._active: dict[int, Prompt] = {}
-        self._options: dict[int, RowOptions] = {}
         self._given_up: set[Prompt] = set()
         # By settings, ordered by their last pass.
         self._groups: dict[tuple[Any, ...], _Group] = {}
@@ -135,18 +178,11 @@ class Engine:
 
     @property
     def num_active(self) -> int:
-        """Number of prompts that are being decoded."""
         return len(self._active)
 
     @property
     def num_waiting(self) -> int:
-        """Number of prompts that wait for a slot."""
         return sum(map(len, self._requests))
-
-    @property
-    def max_prompts(self) -> int:
-        """Largest number of prompts of one request, which leaves half of the queue to others."""
-        return self.num_slots + self.max_waiting // 2
 
     @property
     def is_alive(self) -> bool:
@@ -193,7 +229,7 @@ class Engine:
         try:
             while self._take_changes():
                 if self._groups:
-                    self._run_pass(self._choose_group())
+                    self._run_pass()
         except Exception as error:
             self.failure = error
             logger.error("The decoding thread has failed. The server stops.", exc_info=True)
@@ -211,9 +247,10 @@ class Engine:
             if self._is_closed:
                 return False
             given_up, self._given_up = self._given_up, set()
-            waiting = (deque(each for each in request if each not in given_up) for request in self._requests)
-            self._requests = deque(filter(None, waiting))
-            self._leave([row_id for row_id, prompt in self._active.items() if prompt in given_up])
+            if given_up:
+                waiting = (deque(each for each in request if each not in given_up) for request in self._requests)
+                self._requests = deque(filter(None, waiting))
+                self._leave([row_id for row_id, prompt in self._active.items() if prompt in given_up])
             while self._requests and self.num_active < self.num_slots:
                 request = self._requests.popleft()
                 self._enter(request.popleft())
@@ -223,50 +260,49 @@ class Engine:
         return True
 
     def _enter(self, prompt: Prompt) -> None:
+        """Gives a prompt a slot, in the group with its settings."""
         row_id, self._next_row = self._next_row, self._next_row + 1
-        self._active[row_id], self._options[row_id] = prompt, prompt.options
+        self._active[row_id] = prompt
         try:
-            if prompt.settings not in self._groups:
-                parts = [*make_parts(prompt.config), OptionsPart(self._options)]
+            settings = prompt.pass_settings()
+            if settings not in self._groups:
+                parts = [*make_parts(prompt.config), JsonPart(self._active), LogprobReader(self._active)]
                 decoder = Decoder(self.model, prompt.config, parts, self._generator_for)
                 decoder.canvas.reads_tokens = True
-                self._groups[prompt.settings] = _Group(decoder, prompt.adapter)
-            self._groups[prompt.settings].entering[row_id] = prompt.input_ids
+                self._groups[settings] = _Group(decoder, prompt.adapter)
+            self._groups[settings].entering[row_id] = prompt.input_ids
         except Exception as error:
             logger.error("A prompt cannot be decoded.", exc_info=True)
-            del self._active[row_id], self._options[row_id]
+            del self._active[row_id]
             prompt.listener(Progress([], nfe=0, error=error))
 
     def _leave(self, row_ids: Collection[int]) -> None:
         """Frees the slots of rows. Drops groups without rows, together with their caches."""
         for row_id in row_ids:
-            del self._active[row_id], self._options[row_id]
+            del self._active[row_id]
         for settings, group in list(self._groups.items()):
             group.entering = {row_id: ids for row_id, ids in group.entering.items() if row_id not in row_ids}
             # Finished rows have already left the decoder. Removing rows copies all others.
             unfinished = set(row_ids).intersection(group.decoder.canvas.row_ids)
             if unfinished:
                 group.decoder.remove(unfinished)
-            if not group.row_ids:
+            if not (group.entering or group.decoder.canvas.row_ids):
                 del self._groups[settings]
 
-    def _choose_group(self) -> _Group:
-        """Returns the group that has waited longest, and moves it to the end of the order."""
+    def _run_pass(self) -> None:
+        """Runs a pass of the group that has waited longest, and tells its listeners."""
         settings = next(iter(self._groups))
         group = self._groups[settings] = self._groups.pop(settings)
-        return group
-
-    def _run_pass(self, group: _Group) -> None:
-        added = dict(islice(group.entering.items(), group.num_entering))
-        group.entering = {row_id: ids for row_id, ids in group.entering.items() if row_id not in added}
+        canvas = group.decoder.canvas
+        added = {row_id: group.entering.pop(row_id) for row_id in list(group.entering)[: group.num_entering]}
         try:
             set_adapter(self.model, group.adapter)
             if added:
                 group.decoder.add_prompts(added)
-            row_ids = list(group.decoder.canvas.row_ids)
+            row_ids = list(canvas.row_ids)
             finished = {row.index: row for row in group.decoder.step()}
             num_sent = {row_id: self._active[row_id].num_sent for row_id in row_ids}
-            progress = group.decoder.canvas.progress(num_sent)
+            progress = canvas.progress(num_sent)
         except Exception as error:
             logger.error("A pass failed.", exc_info=True)
             self._end_failed_pass(group, added, error)
@@ -274,48 +310,42 @@ class Engine:
         self.num_passes += 1
         for row_id, row in finished.items():
             progress[row_id] = RowProgress(row.tokens[num_sent[row_id] : row.num_tokens].tolist(), row.nfe)
-        self._leave([row_id for row_id in row_ids if self._tell(row_id, *progress[row_id], finished.get(row_id))])
+        left = [row_id for row_id in row_ids if self._tell(row_id, *progress[row_id], finished.get(row_id))]
+        if left:
+            self._leave(left)
 
     def _end_failed_pass(self, group: _Group, added: dict[int, torch.LongTensor], error: Exception) -> None:
-        """Ends the prompts of a pass with an error, whatever it is; requests with other settings go on.
-
-        If the pass did not fit into memory, only the prompt that was added before it ends. Several that were added
-        together are added again, one by one.
-        """
+        """Ends the prompts of a pass with an error; if it did not fit into memory, only the one that was added."""
+        in_canvas = group.decoder.canvas.row_ids
+        row_ids = [*in_canvas, *added.keys() - in_canvas]
         if added and (isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)):
             group.decoder.remove(added)
             group.decoder.runner.forget()
             if len(added) > 1:
+                # One by one.
                 group.entering, group.num_entering = added | group.entering, 1
                 return
             row_ids = list(added)
-        else:
-            row_ids = [*group.decoder.canvas.row_ids, *added.keys() - group.decoder.canvas.row_ids]
         for row_id in row_ids:
             self._active[row_id].listener(Progress([], nfe=0, error=error))
         self._leave(row_ids)
 
     def _tell(self, row_id: int, tokens: list[int], nfe: int, finished: DecodedRow | None) -> bool:
-        """Sends the new tokens of a row to its listener. Returns whether they are the last."""
+        """Sends the new tokens of a row to its listener, cut at `max_tokens`. Returns whether they are the last."""
         prompt = self._active[row_id]
-        progress = prompt.told(tokens, nfe, finished)
-        if progress.tokens or progress.draft is not None or progress.is_last:
-            self.num_tokens += len(progress.tokens)
+        start, end = prompt.num_sent, min(prompt.num_sent + len(tokens), prompt.max_tokens)
+        progress = Progress(tokens[: end - start], nfe, error=finished.error if finished else None)
+        if progress.error is None and (finished is not None or end == prompt.max_tokens):
+            ends = progress.tokens and progress.tokens[-1] in prompt.config.eos_token_ids
+            progress.finish_reason = "stop" if ends else "length"
+        if prompt.num_logprobs is not None:
+            # Given tokens were never predicted. Their probability is 1.
+            progress.logprobs = [prompt.logprobs.get(place, TokenLogprobs(0.0, [])) for place in range(start, end)]
+        prompt.num_sent = end
+        self.num_tokens += len(progress.tokens)
+        if progress.tokens or progress.is_last:
             prompt.listener(progress)
         return progress.is_last
 
     def _generator_for(self, row_id: int) -> torch.Generator:
         return torch.Generator(self.model.device).manual_seed(self._active[row_id].seed)
-
-
-def _settings_of_a_pass(config: DiffusionGenerationConfig) -> tuple[Any, ...]:
-    """Returns the settings that prompts must have in common to share passes: all that change a pass.
-
-    Settings that a request cannot have are the same for all prompts.
-    """
-    idle = ("top_k", "top_p") if config.temperature == 0 else ()
-    return tuple(
-        (name, value)
-        for name, value in config.settings().items()
-        if SETTINGS[name].has_flag and value != SETTINGS[name].default and name not in idle
-    )

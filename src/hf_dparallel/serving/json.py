@@ -3,28 +3,30 @@
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.hf import from_tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from .errors import RequestError
+from ..generation.parts import Change, RowPart
+from ..generation.prediction import TokenPrediction
 
 
 # The tags of a call in Qwen's chat templates, and in the many that follow them.
 TAGS = ("<tool_call>", "</tool_call>")
-# Limits of a schema: its characters, its levels, and the characters of each text, repeats included. Fixed text is
-# computed to its end, and again for each item of an array, so a long one would block the server.
-_LONGEST, _DEEPEST, _LONGEST_TEXT = 2**15, 32, 256
+# The characters of a schema, and of each text in it. Fixed text is computed to its end, and again for each item of an
+# array, so a long one would block the server.
+_LONGEST, _LONGEST_TEXT = 2**15, 256
 # Without `verbose_errors`, messages do not dump the state of the parser.
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=300_000, step_max_items=5000, max_lexer_states=50_000, verbose_errors=False
 )
 # The most common spacing of JSON. If whitespace were free, the schema would fix no text.
-_SPACING: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_SPACING = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
 # Keywords that map names to schemas, keywords whose values are not schemas, and keywords without effect.
 _MAPS, _VALUES = {"properties", "$defs", "definitions"}, {"enum", "const"}
 _NOTES = {"title", "description", "default", "examples", "$comment"}
@@ -32,28 +34,32 @@ _NOTES = {"title", "description", "default", "examples", "$comment"}
 _REFUSED = {"multipleOf", "patternProperties", "x-guidance"}
 
 
-class CompiledSchema(NamedTuple):
-    """A schema as a matcher, which finds the tokens that may follow, and the vocabulary of these tokens."""
-
-    matcher: LLMatcher
-    vocabulary: LLTokenizer
+class SchemaError(ValueError):
+    """A schema that cannot be followed, or not to the end of an answer."""
 
 
 class JsonAnswer:
-    """The state of an answer that follows a schema: from left to right, without a gap."""
+    """The state of an answer that follows a schema: from left to right, without a gap.
 
-    def __init__(self, schema: CompiledSchema):
-        self._matcher = schema.matcher.deep_copy()
-        self._vocabulary = schema.vocabulary
+    `matcher` finds the tokens that may follow, of `vocabulary`.
+    """
+
+    def __init__(self, matcher: LLMatcher, vocabulary: LLTokenizer):
+        self.matcher = matcher
+        self.vocabulary = vocabulary
+
+    def copy(self) -> "JsonAnswer":
+        """Returns another answer in the same state."""
+        return JsonAnswer(self.matcher.deep_copy(), self.vocabulary)
 
     def given(self) -> list[int]:
         """Returns the tokens that the schema fixes as the next ones, and counts them as written."""
-        tokens = self._matcher.compute_ff_tokens()
-        if any(map(self._vocabulary.is_special_token, tokens)):
+        tokens = self.matcher.compute_ff_tokens()
+        if any(map(self.vocabulary.is_special_token, tokens)):
             # A key that is spelled like a special token is plain text.
-            tokens = self._vocabulary.greedy_tokenize(self._matcher.compute_ff_bytes().decode(errors="ignore"))
-        self._matcher.consume_tokens(tokens)
-        return [*tokens, self._vocabulary.eos_token] if self._matcher.is_stopped() else tokens
+            tokens = self.vocabulary.greedy_tokenize(self.matcher.compute_ff_bytes().decode(errors="ignore"))
+        self.matcher.consume_tokens(tokens)
+        return [*tokens, self.vocabulary.eos_token] if self.matcher.is_stopped() else tokens
 
     def commit(self, predicted: list[int], logits: torch.Tensor) -> tuple[list[int], list[int]]:
         """Returns the predicted tokens to commit, and the tokens that the schema fixes after them.
@@ -61,103 +67,112 @@ class JsonAnswer:
         These are the first ones that fit; if none does, the likeliest token that fits, by the `logits` of the first
         place, `(vocab_size,)`.
         """
-        kept = predicted[: self._matcher.validate_tokens(predicted)]
+        kept = predicted[: self.matcher.validate_tokens(predicted)]
         if not kept:
-            bias = torch.frombuffer(bytearray(self._matcher.compute_logit_bias()), dtype=torch.uint8)
+            bias = torch.frombuffer(bytearray(self.matcher.compute_logit_bias()), dtype=torch.uint8)
             fits = bias[: len(logits)].to(logits.device) > 0
             kept = [int(logits[: len(fits)].masked_fill(~fits, -torch.inf).argmax())]
-        self._matcher.consume_tokens(kept)
-        return kept, [] if kept[-1] in self._vocabulary.eos_tokens else self.given()
+        self.matcher.consume_tokens(kept)
+        return kept, [] if kept[-1] in self.vocabulary.eos_tokens else self.given()
 
-    def error(self) -> RequestError | None:
-        """Returns an error if the matcher has reached one of its limits, after which only the end fits."""
-        if not self._matcher.is_error():
-            return None
-        reason = self._matcher.get_error().partition("\n")[0]
-        return RequestError(f"The answer cannot follow the JSON schema any more: {reason}")
+
+class JsonPart(RowPart):
+    """Keeps JSON answers to their schemas. `prompts` has the prompts of all rows by row id, some with a `json`."""
+
+    def __init__(self, prompts: Mapping[int, Any]):
+        self._prompts = prompts
+
+    def _answers(self) -> Iterator[tuple[int, int, JsonAnswer]]:
+        for row, row_id in enumerate(self.canvas.row_ids):
+            if self._prompts[row_id].json is not None:
+                yield row, row_id, self._prompts[row_id].json
+
+    def enter(self, row_ids: list[int]) -> None:
+        """Writes the text at the beginning of the answers."""
+        for row, row_id, answer in self._answers():
+            if row_id in row_ids:
+                self.canvas.begin(row, answer.given())
+
+    def change(self, prediction: TokenPrediction, change: Change) -> Change:
+        """Keeps the predictions that fit, and writes the fixed text after them into the canvas."""
+        for row, _, answer in self._answers():
+            status, columns = self.canvas.status[row], self.canvas.answer(row)
+            # The first columns are the masks, from left to right. In block-causal models some are after the answer.
+            num_masks = min(status.num_open, columns.stop - columns.start - status.num_decided)
+            num_accepted = [*change.accepted[row, :num_masks].tolist(), False].index(False)
+            predicted = change.tokens[row, : max(num_accepted, 1)].tolist()
+            kept, given = answer.commit(predicted, prediction.logits[row, 0])
+            self.canvas.write(row, status.num_decided + len(kept), given)
+            tokens, accepted = change.tokens.clone(), change.accepted.clone()
+            tokens[row, : len(kept)] = tokens.new_tensor(kept)
+            accepted[row] = torch.arange(accepted.shape[1], device=accepted.device) < len(kept)
+            change = change._replace(tokens=tokens, accepted=accepted)
+        return change
+
+    def leave(self, row_id: int) -> dict[str, Any]:
+        """Returns an `error` if a matcher has reached one of its limits, after which only the end fits."""
+        answer = self._prompts[row_id].json if row_id in self._prompts else None
+        if answer is None or not answer.matcher.is_error():
+            return {}
+        reason = answer.matcher.get_error().partition("\n")[0]
+        return {"error": SchemaError(f"The answer cannot follow the JSON schema any more: {reason}")}
 
 
 def compile_schema(
-    schema: dict[str, Any],
+    schema: dict[str, Any] | None,
+    call: dict[str, Any] | None,
     tokenizer: PreTrainedTokenizerBase,
     vocab_size: int,
     eos_token_ids: list[int],
-    calls: dict[str, Any] | None = None,
-) -> CompiledSchema:
-    """Compiles a schema, or raises a `ValueError`. Answers have all properties of an object, in their order.
+) -> JsonAnswer:
+    """Returns the beginning of an answer. It has all properties of an object, in their order.
 
-    With the schema of a call, `calls`, answers may be calls of functions instead, each between the tags of `TAGS`.
+    The answer follows `schema`, or is a `call` of a function between the tags of `TAGS`; with both, the model chooses,
+    and may call several functions. Raises a [`SchemaError`] for what is not supported.
     """
-    closed, call = _closed(schema), _closed(calls)
-    text = json.dumps([closed, call], ensure_ascii=False, allow_nan=False)
-    if len(text) > _LONGEST:
-        raise ValueError(f"a schema may have at most {_LONGEST} characters.")
-    if max(map(len, re.findall(r'"((?:[^"\\]|\\.)*)"', text)), default=0) > _LONGEST_TEXT:
-        raise ValueError(f"a text in a schema may have at most {_LONGEST_TEXT} characters.")
-    vocabulary = _vocabulary(tokenizer, max(vocab_size, len(tokenizer)), tuple(eos_token_ids))
-    if calls is None:
-        grammar = LLMatcher.grammar_from_json_schema(closed, overrides=_SPACING)
-    else:
-        grammar = LLMatcher.grammar_from_lark(_either(closed, call, tokenizer))
-    matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=_LIMITS)
+    closed = {name: _closed(each) for name, each in (("answer", schema), ("call", call)) if each is not None}
+    text = json.dumps(closed, ensure_ascii=False)
+    longest_text = max(map(len, re.findall(r'"((?:[^"\\]|\\.)*)"', text)), default=0)
+    if len(text) > _LONGEST or longest_text > _LONGEST_TEXT or re.search(r"\{\s*\d{4}", text):
+        raise SchemaError(f"a schema may have {_LONGEST} characters, texts of {_LONGEST_TEXT}, and repeats up to 999.")
+    try:
+        vocabulary = _vocabulary(tokenizer, max(vocab_size, len(tokenizer)), tuple(eos_token_ids))
+    except ValueError as error:
+        raise SchemaError("JSON answers need a byte-level tokenizer, and this model has another one.") from error
+    # A tag may be a token of its own, which grammars write without quotes.
+    begin, end = (f'({tag} | "{tag}")' if tag in tokenizer.get_added_vocab() else f'"{tag}"' for tag in TAGS)
+    start = 'answer | call ("\\n" call)*' if len(closed) == 2 else next(iter(closed))
+    rules = {"answer": "answer: {}", "call": f'call: {begin} "\\n" {{}} "\\n" {end}'}
+    grammar = [rules[name].format(f"%json {json.dumps(each | _SPACING)}") for name, each in closed.items()]
+    matcher = LLMatcher(
+        vocabulary, LLMatcher.grammar_from_lark("\n".join([f"start: {start}", *grammar])), log_level=0, limits=_LIMITS
+    )
     # Some errors are raised only for the first token.
     if not matcher.is_error():
         matcher.compute_logit_bias()
     if matcher.is_error():
-        raise ValueError(f"the schema is not supported: {matcher.get_error()[:300]}")
-    return CompiledSchema(matcher, vocabulary)
+        raise SchemaError(f"the schema is not supported: {matcher.get_error()[:300]}")
+    return JsonAnswer(matcher, vocabulary)
 
 
-def _closed(schema: Any, depth: int = 0) -> Any:
+def _closed(schema: Any, is_map: bool = False) -> Any:
     """Returns the schema with all properties required, and others forbidden unless it allows them explicitly."""
-    if depth > _DEEPEST:
-        raise ValueError(f"a schema may have at most {_DEEPEST} levels.")
     if isinstance(schema, list):
-        return [_closed(each, depth + 1) for each in schema]
+        return [_closed(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    closed: dict[str, Any] = {}
-    for name, value in schema.items():
-        if name in _REFUSED:
-            raise ValueError(f"`{name}` is not supported.")
-        if _length(name, value) > _LONGEST_TEXT:
-            raise ValueError(f"`{name}` may require at most {_LONGEST_TEXT} characters.")
-        if name in _MAPS and isinstance(value, dict):
-            closed[name] = {key: _closed(each, depth + 1) for key, each in value.items()}
-        elif name not in _NOTES:
-            closed[name] = value if name in _VALUES else _closed(value, depth + 1)
+    if is_map:
+        return {name: _closed(each) for name, each in schema.items()}
+    for name in _REFUSED.intersection(schema):
+        raise SchemaError(f"`{name}` is not supported.")
+    closed = {
+        name: value if name in _VALUES else _closed(value, name in _MAPS)
+        for name, value in schema.items()
+        if name not in _NOTES
+    }
     if isinstance(closed.get("properties"), dict):
         closed = {"additionalProperties": False} | closed | {"required": list(closed["properties"])}
     return closed
 
 
-def _either(schema: dict[str, Any], call: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Returns the grammar of an answer or calls."""
-    # A tag may be a token of its own, which grammars write without quotes.
-    begin, end = (f'{tag} | "{tag}"' if tag in tokenizer.get_added_vocab() else f'"{tag}"' for tag in TAGS)
-    answer, arguments = (json.dumps(each | {"x-guidance": _SPACING}) for each in (schema, call))
-    return (
-        f'start: answer | call ("\\n" call)*\nanswer: %json {answer}\n'
-        f'call: begin "\\n" %json {arguments} "\\n" end\nbegin: {begin}\nend: {end}\n'
-    )
-
-
-def _length(name: str, value: Any) -> float:
-    """Returns how many characters a keyword requires at most. In a pattern, repeats of groups multiply."""
-    if name == "minLength" and isinstance(value, int | float):
-        return value
-    length, factor = len(value) if name == "pattern" and isinstance(value, str) else 0, 1
-    for before, count in re.findall(r"(.?)\{\s*(\d+)", value, re.DOTALL) if length else ():
-        if before.isalnum() or before in "].":
-            length += int(count)
-        else:
-            factor *= max(int(count), 1)
-    return length * factor
-
-
-@lru_cache(maxsize=16)
-def _vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos_token_ids: tuple[int, ...]) -> LLTokenizer:
-    try:
-        return from_tokenizer(tokenizer, vocab_size, list(eos_token_ids))
-    except ValueError as error:
-        raise ValueError("JSON answers need a byte-level tokenizer, and this model has another one.") from error
+_vocabulary = lru_cache(maxsize=16)(lambda tokenizer, size, eos: from_tokenizer(tokenizer, size, list(eos)))
