@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The language of the long testbed, its tokenizer and the training of its teacher."""
 
-import argparse
 import json
 import random
 import re
@@ -10,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-import torch
 from teacher import wording
 from teacher.conversations import SMALL_TALK, Conversation, generate_conversations, last_words
 from teacher.solutions import LARGEST_GIVEN, LARGEST_RESULT, OTHER, STOP, TOO_LARGE, is_whole
@@ -18,7 +16,6 @@ from teacher.testbed import reply_reward
 from teacher.tokenizer import build_conversation_tokenizer
 from teacher.wording import UNKNOWN, VERBS, in_words
 
-from ..helpers import make_llada
 from .helpers import extract_answer
 
 
@@ -182,48 +179,3 @@ def test_a_masked_result_does_not_stand_in_the_next_sum():
         for result in range(4, len(numbers) - 4, 4):
             assert told[result] == told[result + 2]
             assert hidden[result + 2] or not hidden[result]
-
-
-def test_of_an_exchanged_answer_what_follows_from_its_sums_is_scored():
-    """Results, the first number of a sum, and the beginning of the sentence in which it stops."""
-    rng = random.Random(0)
-    for _ in range(40):
-        problem = TRAINING["exchange"](rng)
-        row = TRAINING["make_row"](problem, TOKENIZER, rng)
-        expected = {str(number) for first, *_, result in equations(problem.reply) for number in (first, result)}
-        assert set(TOKENIZER.convert_ids_to_tokens(row.ids[row.scored])) <= expected | {"we"}
-        assert row.scored.any() or problem.answer is None
-
-
-def test_a_training_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
-    Training = TRAINING["Training"]
-    tiny = {
-        "CONVERSATIONS": 3,
-        "DRILLS": 1,
-        "build_model": lambda tokenizer: make_llada(vocab_size=len(tokenizer)),
-    }
-    for name, value in tiny.items():
-        monkeypatch.setitem(Training.__init__.__globals__, name, value)
-    args = argparse.Namespace(output_dir=tmp_path, num_steps=4, seed=0)
-    whole, first, second = Training(args), Training(args), Training(args)
-    for training in (whole, whole, whole, first, first):
-        training.train_step()
-    first.save()
-    second.load()
-    second.train_step()
-    assert second.step == whole.step == 3
-    for name, parameter in whole.average.state_dict().items():
-        torch.testing.assert_close(second.average.state_dict()[name], parameter, rtol=0, atol=0)
-
-
-def test_numbers_start_on_circles():
-    """Each has a token of its own; those with the same last digit are alike, and words start as they were."""
-    model = TRAINING["build_model"](TOKENIZER)
-    before = model.model.embed_tokens.weight.clone()
-    TRAINING["place_numbers"](model, TOKENIZER)
-    zero = TOKENIZER.convert_tokens_to_ids("0")
-    assert TOKENIZER.convert_tokens_to_ids([str(number) for number in range(199)]) == list(range(zero, zero + 199))
-    for weight in (model.model.embed_tokens.weight, model.lm_head.weight):
-        likeness = torch.cosine_similarity(weight[zero + 50], weight[zero : zero + 199], dim=-1)
-        assert likeness.argmax() == 50 and likeness[60] > likeness[57]
-    torch.testing.assert_close(model.model.embed_tokens.weight[:zero], before[:zero])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .trace import DecodeTrace
+from .trace import DecodeTrace, Prediction
 
 
 # The colours of passes: `--when` goes from 0 for the first pass, violet, to 1 for the last, yellow. `.ramp` is the
@@ -52,6 +52,14 @@ def page_data(traces: Sequence[DecodeTrace]) -> dict[str, Any]:
     end of the answer.
     """
     numbers: dict[str, int] = {}
+
+    def compact(position: int, prediction: Prediction) -> list[float]:
+        row: list[float] = [position, round(prediction.entropy, 2), round(1000 * prediction.confidence)]
+        for text, probability in prediction.candidates:
+            if probability >= 0.0005:
+                row += [numbers.setdefault(text, len(numbers)), round(1000 * probability)]
+        return row
+
     decodes = [
         {
             "name": trace.name,
@@ -61,19 +69,8 @@ def page_data(traces: Sequence[DecodeTrace]) -> dict[str, Any]:
             "tokensPerForward": round(trace.tokens_per_forward, 2),
             "changes": trace.changes,
             "blocks": [[one.start, one.stop] for one in trace.blocks if any(trace.changes[one.start : one.stop])],
-            "passes": [_compact(predictions, numbers) for predictions in trace.predictions],
+            "passes": [[compact(*one) for one in of_pass.items()] for of_pass in trace.predictions],
         }
         for trace in traces
     ]
     return {"decodes": decodes, "texts": list(numbers)}
-
-
-def _compact(predictions: dict, numbers: dict[str, int]) -> list[list[float]]:
-    lists = []
-    for position, prediction in predictions.items():
-        row = [position, round(prediction.entropy, 2), round(1000 * prediction.confidence)]
-        for text, probability in prediction.candidates:
-            if probability >= 0.0005:
-                row += [numbers.setdefault(text, len(numbers)), round(1000 * probability)]
-        lists.append(row)
-    return lists

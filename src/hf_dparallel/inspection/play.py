@@ -62,14 +62,13 @@ class Pair:
         self.tokenizer = AutoTokenizer.from_pretrained(self.base)
         self.recipe = recipe_of(self.model)
 
-    def answer(self, question: str, base_too: bool = False, **settings: Any) -> Traces:
-        """Decodes the answers of both, that of the base model with one token per pass unless `base_too`."""
+    def answer(self, question: str, **settings: Any) -> Traces:
+        """Decodes the answers of both, that of the base model with one token per pass."""
         prompt_ids = encode_chat(self.tokenizer, [{"role": "user", "content": question}])
         fast = self.recipe.updated(**settings)
-        slow = fast if base_too else fast.one_token_per_pass()
         try:
             set_adapter(self.model, None)
-            base = trace_decode(self.model, self.tokenizer, prompt_ids, slow)
+            base = trace_decode(self.model, self.tokenizer, prompt_ids, fast.one_token_per_pass())
         finally:
             set_adapter(self.model, self.adapter)
         return base, trace_decode(self.model, self.tokenizer, prompt_ids, fast)
@@ -115,14 +114,13 @@ def make_page(student: str, questions: Sequence[str] = QUESTIONS) -> "gr.Blocks"
             settings = [
                 gr.Slider(0, 3, pair.recipe.entropy_threshold or 0.5, step=0.05, label="Entropy threshold (nats)"),
                 gr.Slider(32, 512, pair.recipe.max_new_tokens or 128, step=32, label="Tokens of the canvas"),
-                gr.Checkbox(label="Threshold for the base model, too (else one token per pass)"),
             ]
         # Until the browser has all of the page, a click would do nothing.
         button = gr.Button("Answer", variant="primary", interactive=False)
         page.load(lambda: gr.Button(interactive=True), None, button, api_visibility="private", show_progress="hidden")
         with gr.Row():
             panels = []
-            for name in ("Base model", "Student"):
+            for name in ("Base model, one token per pass", "Student"):
                 with gr.Column():
                     gr.Markdown(f"### {name}")
                     panels.append(gr.HTML(elem_id=name.split()[0].lower()))
@@ -130,11 +128,11 @@ def make_page(student: str, questions: Sequence[str] = QUESTIONS) -> "gr.Blocks"
         gr.HTML(_LEGEND)
         traces = gr.State()
 
-        def answer(question: str, threshold: float, length: int, base_too: bool) -> Iterator[dict[Any, Any]]:
+        def answer(question: str, threshold: float, length: int) -> Iterator[dict[Any, Any]]:
             if not question.strip():
                 raise gr.Error("Ask a question first.")
             try:
-                both = pair.answer(question, base_too, entropy_threshold=threshold, max_new_tokens=length)
+                both = pair.answer(question, entropy_threshold=threshold, max_new_tokens=length)
             except ValueError as error:
                 raise gr.Error(str(error)) from error
             longest = max(trace.nfe for trace in both)

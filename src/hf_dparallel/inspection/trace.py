@@ -71,15 +71,9 @@ def trace_decode(
     name: str = "Decode",
     seed: int = 0,
 ) -> DecodeTrace:
-    """Decodes a prompt and returns the trace of its decode.
+    """Decodes a prompt, its token ids, and returns the trace of its decode, with `name` as its title.
 
-    Args:
-        model ([`~transformers.PreTrainedModel`]): with [`~DiffusionGenerationMixin.generate`].
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): its tokenizer.
-        prompt_ids (`list[int]`): token ids of the prompt.
-        generation_config ([`DiffusionGenerationConfig`], *optional*): the recipe. By default the model's own.
-        name (`str`, *optional*): title of the decode.
-        seed (`int`, *optional*, defaults to 0): seed of the draws with `temperature > 0`.
+    Model, tokenizer, recipe (by default the model's own) and the seed of draws are those of [`evaluate_decoding`].
     """
     answerer = Answerer(model, tokenizer, generation_config, seed=seed)
     out = answerer.with_(output_certainty=True).decode([prompt_ids])
@@ -104,9 +98,6 @@ def trace_output(
         row (`int`, *optional*, defaults to 0): which answer.
         attention (`str`, *optional*, defaults to `"full"`): attention of the model. With another, blocks are counted
             from the `block_origin` of the settings.
-
-    Raises:
-        ValueError: if `out` has no certainty.
     """
     length, block_length = out.commit_step.shape[1], config.block_length
     padded = out.sequences[row, : out.sequences.shape[1] - length].tolist()

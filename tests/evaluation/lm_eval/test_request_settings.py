@@ -6,7 +6,7 @@ import math
 import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.evaluation.lm_eval.request_settings import read_gen_kwargs
+from hf_dparallel.evaluation.lm_eval.model import read_gen_kwargs
 
 from ...helpers import make_llada, make_tokenizer
 
