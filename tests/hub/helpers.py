@@ -15,7 +15,7 @@ from ..helpers import edit_json
 
 TEACHER = Path(hf_dparallel.demo.TEACHER)
 BASE = "user/teacher"
-RECIPE = {"max_new_tokens": 32, "block_length": 16, "entropy_threshold": 0.4}
+RECIPE = {"max_new_tokens": 16, "block_length": 8, "entropy_threshold": 0.4}
 
 
 def save_adapter(folder: Path, seed: int = 0, recipe: dict | None = RECIPE) -> Path:

@@ -179,10 +179,10 @@ def test_custom_generate_follows_the_recipe_of_the_repository(hub, adapter):
     out = base.generate(**inputs, **own)
     assert torch.equal(out.sequences, expected.sequences) and out.nfe.tolist() == expected.nfe.tolist()
     # What the caller says has the last word, even in another commit rule.
-    settings = {"max_new_tokens": 16, "denoising_steps": 4}
+    settings = {"max_new_tokens": 8, "denoising_steps": 4}
     for given in (settings, {"generation_config": DiffusionGenerationConfig(**settings)}):
         out = base.generate(**inputs, **own, **given)
-        assert out.nfe.tolist() == [4] and out.sequences.shape == (1, INPUT_IDS.shape[1] + 16)
+        assert out.nfe.tolist() == [4] and out.sequences.shape == (1, INPUT_IDS.shape[1] + 8)
 
 
 @pytest.mark.parametrize(("recorded", "model_type", "shift"), [(0, "bert", 0), (1, "bert", 1), (0, "Dream", 1)])

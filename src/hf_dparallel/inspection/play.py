@@ -38,7 +38,7 @@ CSS = f"""
 .legend .mask {{ --confidence: 0.5; }}
 """
 _INTRODUCTION = (
-    "# A diffusion model and its student\n{base} answers a question alone and as {student}, which was distilled with "
+    "# A diffusion model and its student\nThe model answers a question alone and as {student}, which was distilled with "
     "[dParallel](https://huggingface.co/papers/2509.26488) to be certain of many tokens at once."
 )
 _LEGEND = (
@@ -58,8 +58,7 @@ class Pair:
     def __init__(self, student: str):
         self.model = AutoModelForMaskedLM.from_pretrained(student, dtype="auto", device_map="auto").eval()
         self.adapter = active_adapter(self.model)
-        self.base = self.model.config.name_or_path
-        self.tokenizer = AutoTokenizer.from_pretrained(self.base)
+        self.tokenizer = AutoTokenizer.from_pretrained(self.model.config.name_or_path)
         self.recipe = recipe_of(self.model)
 
     def answer(self, question: str, **settings: Any) -> Traces:
@@ -107,7 +106,7 @@ def make_page(student: str, questions: Sequence[str] = QUESTIONS) -> "gr.Blocks"
 
     pair = Pair(student)
     with gr.Blocks(title="hf-dparallel") as page:
-        gr.Markdown(_INTRODUCTION.format(base=Path(pair.base).name, student=Path(student).name))
+        gr.Markdown(_INTRODUCTION.format(student=Path(student).name))
         question = gr.Textbox(questions[0], label="Question")
         gr.Examples(list(questions), question)
         with gr.Row():

@@ -23,18 +23,12 @@ def print_answer(trace: DecodeTrace, console: Console | None = None) -> None:
     """Prints the title of a decode, its answer and, where there are colours, a legend of them."""
     console = console or Console()
     title = f"{trace.name}, {trace.nfe} pass{'es' * (trace.nfe != 1)}, {trace.tokens_per_forward:.2f} tokens per pass"
-    colors = Text.assemble("   ", legend(console, "pass 1", f"pass {trace.nfe}"))
-    colors.rstrip()
-    text = Text.assemble(title, colors, "\n", _canvas(trace, trace.nfe))
+    legend = Text()
+    if console.color_system is not None and not console.no_color:
+        legend = Text.assemble("   pass 1 ", *((" ", f"on {color}") for color in RAMP), f" pass {trace.nfe}")
+    text = Text.assemble(title, legend, "\n", _canvas(trace, trace.nfe))
     # A terminal would break words at its edge.
     console.print(text, soft_wrap=not console.is_terminal)
-
-
-def legend(console: Console, first: str, last: str) -> Text:
-    """Returns the scale of colours between the names of its ends, or an empty text if there are no colours."""
-    if console.color_system is None or console.no_color:
-        return Text()
-    return Text.assemble(f"{first} ", *((" ", f"on {color}") for color in RAMP), f" {last}")
 
 
 def print_passes(trace: DecodeTrace, console: Console | None = None) -> None:
