@@ -155,9 +155,8 @@ def test_errors_name_the_row():
         ValueError, match="Row 1 of `dataset`: Message 0 of `messages`, of the user, must not be empty"
     ):
         tokenize_prompts(rows, tokenizer)
-    for data in (rows, rows.to_iterable_dataset()):
-        with pytest.raises(ValueError, match="Row 1 of `train_dataset`: Message 0 of `messages`"):
-            list(prepare_dataset(data, "train_dataset", tokenizer))
+    with pytest.raises(ValueError, match="Row 1 of `train_dataset`: Message 0 of `messages`"):
+        prepare_dataset(rows, "train_dataset", tokenizer)
 
 
 def test_a_template_that_leaves_out_the_system_message():

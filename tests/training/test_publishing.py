@@ -154,14 +154,6 @@ def test_the_saved_recipe_is_the_models_or_the_papers_for_answers_as_long_as_tra
     assert resolve(model, student_recipe(trainer)).commit_rule() == next(iter({*saved} & RULES), "denoising_steps")
 
 
-def test_the_longest_answer_of_streamed_data_is_what_has_room(tmp_path):
-    rows = Dataset.from_list([{"prompt_ids": [2] * 5, "completion_ids": [3]}]).to_iterable_dataset()
-    trainer = make_plain_trainer(tmp_path, train_dataset=rows, max_steps=1, max_length=16, block_length=4)
-    assert student_recipe(trainer).max_new_tokens == 12
-    trainer.train_dataset = None
-    assert student_recipe(trainer).max_new_tokens is None
-
-
 def test_every_saved_folder_says_what_it_is(tmp_path):
     model = AutoModelForMaskedLM.from_pretrained(TEACHER)
     trainer = make_trainer(tmp_path, model, save_strategy="steps", save_steps=1)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from datasets import Dataset, DatasetDict, IterableDataset
+from datasets import Dataset, DatasetDict
 from peft import PeftModel, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file
 from teacher.tokenizer import build_tokenizer
@@ -367,22 +367,6 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path):
             assert torch.equal(weight, expected[name]), (step, name)
 
 
-def test_a_streamed_run_is_resumed_within_its_first_pass(tmp_path):
-    def make(folder, **settings):
-        # Three steps a pass.
-        rows = make_dataset(6).to_iterable_dataset(num_shards=2).shuffle(seed=0, buffer_size=4)
-        settings |= {"mask_ratio": "random", "max_steps": 4}
-        return make_trainer(folder, peft_config=lora(), train_dataset=rows, **settings)
-
-    whole, resumed = make(tmp_path, save_strategy="steps", save_steps=1), make(tmp_path / "resumed")
-    whole.train()
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    expected = weights_of(whole.model)
-    assert all(torch.equal(weight, expected[name]) for name, weight in weights_of(resumed.model).items())
-    with pytest.raises(ValueError, match="checkpoint-4' is from a later pass over streamed data"):
-        make(tmp_path / "resumed").train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
-
-
 def test_a_metric_that_no_evaluation_returns_is_refused_before_the_training(tmp_path):
     settings = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
     for name, data in (("masked_acuracy", make_dataset(2)), ("loss", {"a": make_dataset(2)})):
@@ -476,9 +460,8 @@ def test_messages_are_tokenized_with_the_settings_of_the_template(tmp_path):
     assert tokenizer.decode(row["completion_ids"]).startswith("The answer is 3 .")
 
 
-@pytest.mark.parametrize("make", [list, lambda rows: IterableDataset.from_generator(lambda: iter(rows))])
-def test_every_pass_over_a_list_or_a_stream_has_its_own_masks(tmp_path, make):
-    trainer = make_trainer(tmp_path, train_dataset=make(make_rows(2)), max_steps=3, learning_rate=0.0)
+def test_every_pass_over_a_list_has_its_own_masks(tmp_path):
+    trainer = make_trainer(tmp_path, train_dataset=make_rows(2), max_steps=3, learning_rate=0.0)
     trainer.train()
     assert len({round(loss, 4) for loss in losses_of(trainer)}) == 3
 
@@ -492,6 +475,7 @@ def with_lengths(*lengths):
     [
         (Dataset.from_dict({"prompt_ids": [], "completion_ids": []}), "`train_dataset` has 0 rows: did `filter_traj"),
         ([], "`train_dataset` has 0 rows"),
+        (make_dataset(2).to_iterable_dataset(), "`train_dataset` must have a length, got IterableDataset: .*Read"),
         (with_lengths((5, 30), (4, 3), (20, 6)), "2 of the 3 rows of `train_dataset` are longer than max_length=24; "
          "the longest has 35 tokens. Use max_length=35"),
         (Dataset.from_dict({"prompt_ids": [[2], [64]], "completion_ids": [[3], [3]]}), "Row 1 of `train_dataset`: "
@@ -504,7 +488,7 @@ def test_data_that_cannot_be_used(tmp_path, dataset, message):
         make_trainer(tmp_path, train_dataset=dataset)
 
 
-@pytest.mark.parametrize("make", [list, Dataset.from_list, lambda rows: Dataset.from_list(rows).to_iterable_dataset()])
+@pytest.mark.parametrize("make", [list, Dataset.from_list])
 def test_the_steps_are_missing(tmp_path, make):
     with pytest.raises(ValueError, match="`commit_step` .*leave out `masking`"):
         make_trainer(tmp_path, train_dataset=make(make_rows(2)), masking="trajectory", max_steps=1)
@@ -525,14 +509,6 @@ def test_evaluation_data_that_cannot_be_used(tmp_path):
         make_trainer(tmp_path, eval_dataset=DatasetDict({"a": make_dataset(2).select([])}))
     with pytest.raises(ValueError, match="`eval_dataset` .* max_length=24"):
         make_trainer(tmp_path).evaluate(with_lengths((5, 30)))
-
-
-def test_streamed_evaluation_data_is_refused_on_several_processes(tmp_path):
-    """The rows that fill its last batch would count twice."""
-    trainer = make_trainer(tmp_path)
-    trainer._num_processes = 2
-    with pytest.raises(ValueError, match="`eval_dataset` must have a length with several processes"):
-        trainer.evaluate(make_dataset(3).to_iterable_dataset())
 
 
 def test_rows_that_are_no_dataset_cannot_be_tokenized(tmp_path):

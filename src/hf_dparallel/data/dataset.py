@@ -34,27 +34,18 @@ def prepare_dataset(
     """Returns `dataset` with the columns `prompt_ids` and `completion_ids`, and checks its rows.
 
     A dataset that has these columns is not changed. All others are tokenized by [`tokenize_row`]; they must be a
-    [`~datasets.Dataset`] or a [`~datasets.IterableDataset`]. Of streamed data, only the first row is checked
-    immediately, and the others when they are read.
-
-    Errors give the `name` of the dataset and the number of the row. `max_length` limits the length of prompt and
-    completion together. `check_row` raises a `ValueError` for a row that cannot be trained on.
+    [`~datasets.Dataset`]. Errors give the `name` of the dataset and the number of the row. `max_length` limits the
+    length of prompt and completion together. `check_row` raises a `ValueError` for a row that cannot be trained on.
     """
     dataset = plain_rows(dataset)
-    first = next(iter(dataset), None)
-    if first is None:
+    if not has_length(dataset):
+        raise ValueError(
+            f"`{name}` must have a length, got {type(dataset).__name__}: epochs and resumed runs count rows. Read "
+            "streamed data into a `datasets.Dataset`."
+        )
+    if not len(dataset):
         raise ValueError(f"`{name}` has 0 rows: did `filter_trajectories` drop everything? Lower its `min_reward`.")
-    is_tokenized, is_stream = first.keys() >= set(TOKENIZED_COLUMNS), not has_length(dataset)
-    check_later = check_row if is_stream else None
-
-    def read(row: dict[str, Any], index: int) -> dict[str, Any]:
-        with errors_of_row(index, name):
-            ids = {} if is_tokenized else tokenize_row(row, processing_class, eos_token_id, chat_template_kwargs)
-            if check_later is not None:
-                check_later(row | ids)
-            return ids
-
-    if not is_tokenized:
+    if not next(iter(dataset)).keys() >= set(TOKENIZED_COLUMNS):
         if processing_class is None:
             raise ValueError(
                 f"`processing_class` is needed to tokenize the rows of `{name}`, which have no `prompt_ids`. Pass "
@@ -65,11 +56,12 @@ def prepare_dataset(
                 f"`{name}` must be a `datasets.Dataset` to be tokenized, got {type(dataset).__name__}. Use "
                 "`datasets.Dataset.from_list`, or pass the columns `prompt_ids` and `completion_ids`."
             )
-    if not is_tokenized or (check_later is not None and hasattr(dataset, "map")):
-        dataset = dataset.map(read, with_indices=True)
-    if is_stream:
-        next(iter(dataset))
-        return dataset
+
+        def tokenize(row: dict[str, Any], index: int) -> dict[str, list[int]]:
+            with errors_of_row(index, name):
+                return tokenize_row(row, processing_class, eos_token_id, chat_template_kwargs)
+
+        dataset = dataset.map(tokenize, with_indices=True)
     # Reading other columns would only take time.
     known = [column for column in TRAINING_COLUMNS if column in getattr(dataset, "column_names", ())]
     too_long = []

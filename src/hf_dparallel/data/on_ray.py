@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Generates trajectories on a Ray cluster: Ray Data runs the actors, and this process writes the answers."""
 
-import math
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 Loader = Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase]]
 
-# Prompts per call and slot of an actor. With fewer, slots would often be empty at the end of a call.
+# Prompts per call and slot of an actor; with fewer, slots would often be empty at the end of a call.
 _PROMPTS_PER_SLOT = 8
 
 
@@ -39,37 +38,35 @@ def generate_trajectories_on_ray(
     r"""
     Lets a model answer the prompts of a dataset, on the machines of a Ray cluster.
 
-    Writes the same folder as [`generate_trajectories`] for the same arguments, and either continues a run of the
-    other. Only this process reads `dataset` and writes `output_dir`. Ray replaces lost actors. The cluster is that at
-    `$RAY_ADDRESS`, or a new one on this machine.
+    Writes and returns what [`generate_trajectories`] does, and either continues a run of the other. Only this process
+    reads the data and writes. Ray replaces lost actors. The cluster is that at `$RAY_ADDRESS`, or a new one.
 
     Args:
-        load (`Callable`): returns the teacher and its tokenizer; a function that all machines can import, or a
-            `functools.partial` of one.
+        load (`Callable`): returns the teacher and its tokenizer; all machines can import it.
         dataset, output_dir, generation_config, batch_size, seed: as in [`generate_trajectories`].
         max_actors (`int`, *optional*, defaults to 1): upper limit of the number of actors, each with its own model.
         gpus_per_actor (`float`, *optional*): by default one if the cluster has any, else none.
-
-    Returns:
-        `datasets.Dataset`: as [`generate_trajectories`].
     """
     require("ray_actors", "ray")
     import ray
 
-    if not ray.is_initialized():
-        ray.init()
+    ray.init(ignore_reinit_error=True)
     if gpus_per_actor is None:
         gpus_per_actor = 1 if ray.cluster_resources().get("GPU") else 0
-    settings = {"generation_config": generation_config, "batch_size": batch_size, "seed": seed}
+    settings: dict[str, Any] = {"generation_config": generation_config, "batch_size": batch_size, "seed": seed}
+
     # In an actor's place, because this machine may have no GPU for the teacher.
-    describe = ray.remote(num_gpus=gpus_per_actor)(_describe)
-    teacher, tokenizer, mask_token_id = ray.get(describe.remote(load, settings))
+    @ray.remote(num_gpus=gpus_per_actor)
+    def describe() -> tuple[dict[str, Any], PreTrainedTokenizerBase, int]:
+        answerer = Answerer(*load(), **settings)
+        return answerer.fingerprint(), answerer.tokenizer, answerer.config.mask_token_id
+
+    teacher, tokenizer, mask_token_id = ray.get(describe.remote())
     folder = TrajectoryFolder(output_dir, dataset, tokenizer, mask_token_id, teacher)
     folder.prepare()
-    prompts = [{"row": row, "prompt_ids": ids} for row, ids in folder.prompts()]
-    if prompts:
+    if prompts := [{"row": row, "prompt_ids": ids} for row, ids in folder.prompts()]:
         size = batch_size * _PROMPTS_PER_SLOT
-        answers = ray.data.from_items(prompts, override_num_blocks=math.ceil(len(prompts) / size)).map_batches(
+        answers = ray.data.from_items(prompts, override_num_blocks=-(-len(prompts) // size)).map_batches(
             TeacherActor,
             fn_constructor_args=(load, settings, teacher),
             batch_size=size,
@@ -88,8 +85,7 @@ class TeacherActor:
     def __init__(self, load: Loader, settings: dict[str, Any], teacher: dict[str, Any]):
         self._answerer = Answerer(*load(), **settings)
         # The folder of the model may have another name on each machine.
-        mine = self._answerer.fingerprint() | {"model name": teacher["model name"]}
-        if mine != teacher:
+        if self._answerer.fingerprint() | {"model name": teacher["model name"]} != teacher:
             raise ValueError("The models of two machines differ. Give all machines the same files, or a `revision`.")
 
     def __call__(self, prompts: "pyarrow.Table") -> "pyarrow.Table":
@@ -99,11 +95,6 @@ class TeacherActor:
         answers = self._answerer.rows(asked, raise_errors=False)
         # Missing columns become nulls.
         rows = [{"row": row, **(as_columns(answer) or {})} for row, answer in answers]
-        ids = pyarrow.list_(pyarrow.int64())
-        types = {"row": pyarrow.int64(), "completion_ids": ids, "commit_step": ids, "nfe": pyarrow.int64()}
+        number, ids = pyarrow.int64(), pyarrow.list_(pyarrow.int64())
+        types = {"row": number, "completion_ids": ids, "commit_step": ids, "nfe": number}
         return pyarrow.Table.from_pylist(rows, pyarrow.schema(types))
-
-
-def _describe(load: Loader, settings: dict[str, Any]) -> tuple[dict[str, Any], PreTrainedTokenizerBase, int]:
-    answerer = Answerer(*load(), **settings)
-    return answerer.fingerprint(), answerer.tokenizer, answerer.config.mask_token_id

@@ -34,16 +34,10 @@ _INSTEAD_OF_TEXT = ("tool_calls", "reasoning_content", "thinking")
 
 @dataclass(frozen=True)
 class Example:
-    """A row in one form.
-
-    Attributes:
-        prompt (`str` or `list[dict]`): a text to continue, or messages with the keys `role` and `content`.
-        completion (`str` or `list[dict]`, *optional*): the answer: a text, or one message of the assistant.
-        tools (`list`, *optional*): the tools of the row, for the chat template.
-        chat_template_kwargs (`dict`): further arguments of the row for the chat template.
-    """
+    """A row in one form: texts, or messages with the keys `role` and `content`, and what the chat template takes."""
 
     prompt: str | list[Message]
+    # A text, or one message of the assistant.
     completion: str | list[Message] | None = None
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
@@ -163,7 +157,7 @@ def encode_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message],
 def encode_prompt(
     tokenizer: PreTrainedTokenizerBase, example: Example, chat_template_kwargs: dict[str, Any] | None = None
 ) -> list[int]:
-    """Returns the token ids of the prompt of a row. Arguments of the row for its template win."""
+    """Returns the token ids of the prompt of a row, whose own arguments for the template win."""
     if isinstance(example.prompt, str):
         return encode_text(tokenizer, example.prompt)
     arguments = {**(chat_template_kwargs or {}), **example.chat_template_kwargs}

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import has_length, sort_checkpoints
+from transformers.trainer_utils import sort_checkpoints
 from transformers.utils import ADAPTER_CONFIG_NAME, logging
 
 from ..hub.card import SUMMARY_NAME
@@ -35,18 +35,11 @@ def last_complete_checkpoint(output_dir: str) -> str | None:
     return None
 
 
-def check_resumable(checkpoint: str, model: Any, dataset: Any) -> None:
+def check_resumable(checkpoint: str, model: Any) -> None:
     """Raises a `ValueError` if a checkpoint has another adapter than the model, or if only one of them has one.
 
-    Also for a later pass over streamed data, of which the Trainer counts the steps as one pass. Warns if there is no
-    state of the optimizer to go on with.
+    Warns if it has no state of the optimizer to go on with.
     """
-    state = Path(checkpoint, TRAINER_STATE_NAME)
-    if not has_length(dataset) and state.is_file() and json.loads(state.read_text())["epoch"] > 1:
-        raise ValueError(
-            f"{checkpoint!r} is from a later pass over streamed data, whose place nobody knows. Read the rows into a "
-            "`datasets.Dataset` to resume such runs, or train anew."
-        )
     name, adapters = adapter_folder(model), getattr(model, "peft_config", None) or {}
     path = Path(checkpoint, name, ADAPTER_CONFIG_NAME)
     if path.is_file() != bool(adapters):

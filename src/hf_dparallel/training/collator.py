@@ -23,11 +23,8 @@ MASKINGS = ("semi_autoregressive", "random", "trajectory")
 class Views(NamedTuple):
     """The masked views of a batch, each `(num_views * sequences, length)`: all first views, then all second ones.
 
-    Attributes:
-        clean: the tokens.
-        noisy: the same with masks, also after the last active block.
-        labels: the clean tokens where they are scored, -100 elsewhere.
-        answer_start: the column of the first answer token, `(num_views * sequences, 1)`.
+    `noisy` has masks in the active blocks and after the last of them, and `labels` the clean tokens where they are
+    scored, -100 elsewhere. `answer_start`, `(num_views * sequences, 1)`, is the column of the first answer token.
     """
 
     clean: torch.LongTensor
@@ -228,16 +225,10 @@ class MaskingCallback(TrainerCallback):
 
     def __init__(self, data_collator: Any):
         self.data_collator = data_collator
-        self.next_epoch = 0
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        # A run that is resumed within an epoch begins at, say, 1.5.
-        self.next_epoch = int(state.epoch)
 
     def on_epoch_begin(self, args, state, control, **kwargs):
-        # Counted here, because for streamed data, whose length is unknown, `state.epoch` is no whole number.
-        self.data_collator.set_epoch(self.next_epoch)
-        self.next_epoch += 1
+        # A run that is resumed within an epoch begins at, say, 1.5.
+        self.data_collator.set_epoch(int(state.epoch))
 
 
 def check_masks(settings: Any) -> None:

@@ -18,11 +18,9 @@ def certainty_forcing_loss(
     Returns the certainty-forcing loss, Eq. 8 of https://huggingface.co/papers/2509.26488, averaged over rows.
 
     For each row, `consistency_weight` times the mean cross-entropy of the scored tokens, plus `certainty_weight` times
-    the mean entropy of the tokens that the model already predicts correctly. Every row counts the same, however many
-    of its tokens are scored.
-
-    A row is one view of a sequence. With complementary masking a sequence has two, and its objective is their *sum*
-    (as in the published code): the trainer then uses twice this mean.
+    the mean entropy of the tokens that the model already predicts correctly. A row is one view of a sequence. With
+    complementary masking a sequence has two, and its objective is their *sum* (as in the published code): the trainer
+    then uses twice this mean.
 
     Everything is computed in float32 whatever the dtype of `logits`. A row in which nothing is scored, or nothing is
     predicted correctly, gives exact zeros that still carry a (zero) gradient.

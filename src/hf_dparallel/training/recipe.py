@@ -5,7 +5,6 @@ from dataclasses import fields
 from typing import Any
 
 from transformers import TrainingArguments
-from transformers.trainer_utils import has_length
 
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
 from ..hub.push import hub_name
@@ -72,7 +71,7 @@ def training_summary(trainer: Any) -> dict[str, Any]:
         "attention": base.attention,
         # What the files of the base do not say.
         "loaded_with": getattr(base.config, "loaded_with", dict)(),
-        "num_sequences": len(dataset) if has_length(dataset) else None,
+        "num_sequences": None if dataset is None else len(dataset),
         "settings": settings,
         "metrics": {name: logged[name] for name in _RECORDED_METRICS if name in logged},
     }

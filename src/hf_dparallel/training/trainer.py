@@ -22,7 +22,7 @@ from transformers import (
     set_seed,
 )
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
-from transformers.trainer_utils import EvalLoopOutput, TrainOutput, has_length
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import CONFIG_NAME
 
 from hf_dparallel_rules.settings import SettingError
@@ -37,7 +37,7 @@ from .checkpoints import all_finite, check_resumable, last_complete_checkpoint, 
 from .collator import DataCollatorForSemiAutoregressiveMasking, MaskingCallback
 from .config import CertaintyForcingConfig
 from .objective import IGNORE_INDEX, averages, log_values, sum_by_row
-from .recipe import mask_settings, student_recipe, training_summary
+from .recipe import student_recipe, training_summary
 from .student import adapter_folder, base_model, prepare_student
 
 
@@ -83,22 +83,20 @@ class CertaintyForcingTrainer(Trainer):
 
     Args:
         model (`str` or [`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The student, which starts as a copy of the teacher. A string is loaded with
-            `AutoModelForMaskedLM.from_pretrained`.
+            The student, which starts as a copy of the teacher; a name is loaded by `AutoModelForMaskedLM`.
         args ([`CertaintyForcingConfig`], *optional*):
             Configuration for this trainer. If `None`, a default configuration is used.
-        train_dataset, eval_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`], *optional*):
+        train_dataset, eval_dataset ([`~datasets.Dataset`], *optional*):
             Data with columns `prompt_ids` and `completion_ids`, as from [`generate_trajectories`]; or, to be
-            tokenized, `prompt` and `completion`, or `messages`. `eval_dataset` may be a `dict`
-            of several. Evaluation uses the same masks each time.
+            tokenized, `prompt` and `completion`, or `messages`. `eval_dataset` may be a `dict` of several. Evaluation
+            uses the same masks each time.
         processing_class ([`~transformers.PreTrainedTokenizerBase`], *optional*):
             The tokenizer. Needed for text columns, and if the model's configuration does not name the mask and EOS
             tokens.
         data_collator ([`~transformers.DataCollator`], *optional*):
-            Function that makes a batch with `input_ids` and `labels`. Defaults to a
-            [`DataCollatorForSemiAutoregressiveMasking`] with the settings of `args`, for block-causal models to a
-            [`BlockCausalCollator`]. If it returns several rows per sequence, it must set `num_views` and keep the
-            default's order.
+            Makes a batch with `input_ids` and `labels`, by default as [`DataCollatorForSemiAutoregressiveMasking`], or
+            [`BlockCausalCollator`] for block-causal models, with the settings of `args`. If it returns several rows
+            per sequence, it must set `num_views` and keep the default's order.
         peft_config ([`~peft.PeftConfig`], *optional*):
             The adapter to train. If `None`, all weights that require gradients are trained. `target_modules=None`
             adapts all linear layers of attention and MLP.
@@ -138,7 +136,7 @@ class CertaintyForcingTrainer(Trainer):
         preprocess_logits_for_metrics: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
     ):
         args = _check_args(args, model)
-        # Before the weights of an adapter are drawn; the Trainer would do it after that.
+        # Before the weights of an adapter are drawn.
         set_seed(args.seed)
         model = prepare_student(model, processing_class, peft_config, trainable=train_dataset is not None)
         model.add_model_tags(self._tag_names)
@@ -146,7 +144,6 @@ class CertaintyForcingTrainer(Trainer):
         data_collator = data_collator or default_collator(args, model, processing_class)
         self._eval_collator = data_collator
         self._num_views = getattr(data_collator, "num_views", 1)
-        self._num_processes = args.world_size
         rules: dict[str, Any] = {"processing_class": processing_class}
         rules["chat_template_kwargs"] = args.chat_template_kwargs
         if isinstance(data_collator, BlockCausalCollator):
@@ -161,10 +158,6 @@ class CertaintyForcingTrainer(Trainer):
         with args.main_process_first(desc="preparing the data"):
             train_dataset = self._prepare_dataset(train_dataset, "train_dataset")
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset")
-        if args.accelerator_config.dispatch_batches is None and self._num_views > 1:
-            # For streamed data one process would make the batches of all and cut them anywhere, even between the
-            # views of a sequence.
-            args.accelerator_config.dispatch_batches = False
         super().__init__(
             model=model,
             args=args,
@@ -189,10 +182,10 @@ class CertaintyForcingTrainer(Trainer):
     # The data
 
     def _prepare_dataset(self, dataset: Any, name: str) -> Any:
-        is_training = name == "train_dataset"
         if dataset is None:
             return None
         if isinstance(dataset, dict):
+            is_training = name == "train_dataset"
             # As `load_dataset` returns it without a split. A plain `dict` has several evaluation sets.
             if is_training or (type(dataset) is not dict and "train" in dataset):
                 raise ValueError(
@@ -200,19 +193,12 @@ class CertaintyForcingTrainer(Trainer):
                     f"them: `dataset[{list(dataset)[0 if is_training else -1]!r}]`."
                 )
             return {key: self._prepare_dataset(part, f"{name}[{key!r}]") for key, part in dataset.items()}
-        if not is_training and self._num_processes > 1 and not has_length(dataset):
-            raise ValueError(
-                f"`{name}` must have a length with several processes, which fill up the last batch of a stream with "
-                "rows that would count twice. Read it into a `datasets.Dataset`, or evaluate in one process."
-            )
         return prepare_dataset(dataset, name, **self._row_rules)
 
     @functools.cached_property
     def longest_completion(self) -> int:
-        """Number of tokens of the longest completion; for streamed data, the room that its first row has."""
-        if has_length(self.train_dataset):
-            return max(len(row["completion_ids"]) for row in self.train_dataset)
-        return mask_settings(self)["max_length"] - len(next(iter(self.train_dataset))["prompt_ids"])
+        """Number of tokens of the longest completion."""
+        return max(len(row["completion_ids"]) for row in self.train_dataset)
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
         """Returns the loader of evaluation data, with the same masks each time."""
@@ -336,8 +322,8 @@ class CertaintyForcingTrainer(Trainer):
                 Further arguments of [`~transformers.Trainer.train`].
 
         Raises:
-            ValueError: if there is no checkpoint to resume from, or it has another adapter than the model; if it is
-                from a later pass over streamed data; or if no evaluation returns `metric_for_best_model`.
+            ValueError: if there is no checkpoint to resume from, it has another adapter than the model, or no
+                evaluation returns `metric_for_best_model`.
             FloatingPointError: if the training diverges. All checkpoints are from before that.
         """
         if resume_from_checkpoint is True:
@@ -349,7 +335,7 @@ class CertaintyForcingTrainer(Trainer):
                 )
         self._check_best_metric()
         if resume_from_checkpoint:
-            check_resumable(resume_from_checkpoint, self.model, self.train_dataset)
+            check_resumable(resume_from_checkpoint, self.model)
             warn_of_changes(resume_from_checkpoint, training_summary(self))
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         if not all_finite(self.model):
@@ -453,10 +439,9 @@ class CertaintyForcingTrainer(Trainer):
             write_json(training_summary(self), target / SUMMARY_NAME)
 
 
-def _check_args(args: CertaintyForcingConfig | None, model: str | nn.Module | None) -> CertaintyForcingConfig:
+def _check_args(args: CertaintyForcingConfig | None, model: Any) -> CertaintyForcingConfig:
     if args is None:
-        config = getattr(model, "config", None)
-        name = config.name_or_path or config.model_type if config else model or "student"
+        name = model if isinstance(model, str) else model.config.name_or_path or model.config.model_type
         return CertaintyForcingConfig(f"{name.rstrip('/').split('/')[-1]}-CFD")
     if not isinstance(args, CertaintyForcingConfig):
         raise TypeError(
