@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.prompts import check_new_columns, tokenize_prompts
@@ -87,8 +88,6 @@ def evaluate_answers(
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> Evaluation:
     """Measures prompt by prompt what [`evaluate_decoding`] averages."""
-    from tqdm.auto import tqdm
-
     check_new_columns(dataset, ["completion_ids"])
     check_reward_columns(reward_funcs, dataset.column_names)
     config = answerer.config

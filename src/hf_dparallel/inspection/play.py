@@ -38,8 +38,8 @@ CSS = f"""
 .legend .mask {{ --confidence: 0.5; }}
 """
 _INTRODUCTION = (
-    "# A diffusion model and its student\nThe model answers a question alone and as {student}, which was distilled with "
-    "[dParallel](https://huggingface.co/papers/2509.26488) to be certain of many tokens at once."
+    "# A diffusion model and its student\nThe model answers a question alone and as {student}, which was distilled "
+    "with [dParallel](https://huggingface.co/papers/2509.26488) to be certain of many tokens at once."
 )
 _LEGEND = (
     '<p class="legend">first pass <i class="ramp"></i> last pass &emsp; '
