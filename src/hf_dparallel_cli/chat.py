@@ -10,16 +10,13 @@ from .console import note
 from .options import decoding_options
 
 
-_HELP = "/clear forgets the conversation, /exit or Ctrl-D ends the program, Ctrl-C stops an answer."
-
-
 @click.command()
 @decoding_options
 @click.option("--system_prompt", help="System message at the beginning of the conversation.")
 def chat_command(system_prompt: str | None, **options: Any) -> None:
     """Talk to a model in the terminal.
 
-    Each line is a message. /clear forgets the conversation, /exit or Ctrl-D ends the program, Ctrl-C stops an answer.
+    Each line is a message. /clear forgets the conversation.
 
     Example: hf-dparallel chat demo-student
     """
@@ -38,7 +35,7 @@ def chat_command(system_prompt: str | None, **options: Any) -> None:
     start = [{"role": "system", "content": system_prompt}] if system_prompt else []
     history = list(start)
     if sys.stdin.isatty():
-        note(_HELP)
+        note("/clear forgets the conversation, /exit or Ctrl-D ends the program, Ctrl-C stops an answer.")
     while (text := read_line()) not in (None, "/exit", "/quit", "exit", "quit"):
         if text == "/clear":
             history = list(start)

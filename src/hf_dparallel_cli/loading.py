@@ -37,51 +37,37 @@ from hf_dparallel_rules.settings import SETTINGS
 
 # The dataset name of the bundled word problems.
 DEMO = "demo"
-_DEMO_ROWS = 512
 
 
-def load_model(
-    model: str,
-    adapter: str | None = None,
-    dtype: str = "auto",
-    device: str | None = None,
-    load_in_4bit: bool = False,
-    attn_implementation: str | None = None,
-    revision: str | None = None,
-    **others: Any,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Returns the model, on this process's device and with its adapter, and the tokenizer.
-
-    `others` are further options of the command.
-    """
-    name = path_of(model)
+def load_model(options: Mapping[str, Any]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Returns the model, on this process's device and with its adapter, and the tokenizer."""
+    name, adapter = path_of(options["model"]), options.get("adapter")
     if adapter is not None:
         adapter = path_of(adapter)
         with checked_name("adapter", adapter):  # before a large model is loaded
             cached_file(adapter, ADAPTER_CONFIG_NAME)
-    weights: dict[str, Any] = {}
-    if load_in_4bit:
+    how: dict[str, Any] = {key: options[key] for key in ("dtype", "attn_implementation")}
+    if options["load_in_4bit"]:
         require("load_in_4bit", "bitsandbytes")
-        compute = "bfloat16" if dtype == "auto" else dtype
-        how = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": compute}
-        weights["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, **how)
-    tokenizer = load_tokenizer(name, revision)
-    with checked_name("model", name):
-        loaded = AutoModelForMaskedLM.from_pretrained(
-            name,
-            device_map=device or PartialState().device,
-            dtype=dtype,
-            attn_implementation=attn_implementation,
-            revision=revision or "main",
-            trust_remote_code=False,
-            **weights,
+        compute = "bfloat16" if options["dtype"] == "auto" else options["dtype"]
+        how["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
         )
-        if not isinstance(loaded, DiffusionGenerationMixin):
-            enable_diffusion_generation(loaded, special_token_id("mask_token_id", loaded.config, tokenizer))
+    tokenizer = load_tokenizer(name, options["revision"])
+    with checked_name("model", name):
+        model = AutoModelForMaskedLM.from_pretrained(
+            name,
+            device_map=options["device"] or PartialState().device,
+            revision=options["revision"] or "main",
+            trust_remote_code=False,
+            **how,
+        )
+        if not isinstance(model, DiffusionGenerationMixin):
+            enable_diffusion_generation(model, special_token_id("mask_token_id", model.config, tokenizer))
     if adapter is not None:
         with checked_name("adapter", adapter):
-            loaded.load_adapter(adapter)
-    return loaded.eval(), tokenizer
+            model.load_adapter(adapter)
+    return model.eval(), tokenizer
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -120,7 +106,7 @@ def default_batch_size() -> int:
 def load_answerer(options: Mapping[str, Any]) -> Answerer:
     """Returns the model with its tokenizer, its resolved settings, batch size and seed."""
     given = read_settings(options)
-    model, tokenizer = load_model(**options)
+    model, tokenizer = load_model(options)
     return Answerer(model, tokenizer, given, options.get("batch_size") or default_batch_size(), options["seed"])
 
 
@@ -185,7 +171,7 @@ def load_split(
 ) -> datasets.Dataset:
     """Returns a split of a dataset (see [`load_rows`]), or of the bundled word problems."""
     if name == DEMO:
-        return word_problem_dataset(num_rows or _DEMO_ROWS, seed=0, split=split)
+        return word_problem_dataset(num_rows or 512, seed=0, split=split)
     with nullcontext() if has_one_split(name) else checked_name("dataset", name):
         return load_rows(name, config, split)
 

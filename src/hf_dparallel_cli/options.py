@@ -113,11 +113,9 @@ def _read_file(ctx: click.Context, option: click.Parameter, path: str | None) ->
     import yaml  # here, because it would double the time of --help
 
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise click.UsageError(f"`config={path}` cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise click.UsageError(f"`config={path}` must be a YAML mapping, `name: value`.")
+        values = dict(yaml.safe_load(Path(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+        raise click.UsageError(f"`config={path}` must be a YAML mapping, `name: value`: {error}") from error
     params = {name: one for one in ctx.command.params for name in (one.name, one.opts[0].lstrip("-")) if one != option}
     defaults: dict[str, Any] = {}
     for key, value in values.items():

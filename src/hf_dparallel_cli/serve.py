@@ -78,7 +78,7 @@ def serve_command(
     address, port = listener.getsockname()[:2]
     if api_key is None and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         note(f"Warning: anyone who can reach {host} can use this server. Set --api_key.")
-    model, tokenizer = load_model(**options)
+    model, tokenizer = load_model(options)
     models = load_adapters(ServedModel(name, model, tokenizer, given), names)
     engine = Engine(model, batch_size or default_batch_size(), max_waiting)
     server = Server(make_app(models, engine, api_key), engine, grace_seconds, log_level=log_level)

@@ -46,7 +46,7 @@ def trajectories_command(
     how: dict[str, Any] = {"generation_config": settings, "seed": options["seed"], "output_dir": output_dir}
     how["batch_size"] = options["batch_size"] or default_batch_size()
     if ray_actors is None:
-        model, tokenizer = load_model(**options)
+        model, tokenizer = load_model(options)
         rows = generate_trajectories(model, tokenizer, dataset, **how)
     else:
         from hf_dparallel.data.on_ray import generate_trajectories_on_ray
@@ -54,7 +54,7 @@ def trajectories_command(
         if state.num_processes > 1:
             raise ValueError("`ray_actors` has Ray start the processes. Run the command without torchrun.")
         tokenizer = load_tokenizer(path_of(options["model"]), options["revision"])
-        rows = generate_trajectories_on_ray(partial(load_model, **options), dataset, max_actors=ray_actors, **how)
+        rows = generate_trajectories_on_ray(partial(load_model, options), dataset, max_actors=ray_actors, **how)
     kept = rows if reward_function is None else filter_trajectories(rows, tokenizer, reward_function, min_reward)
     if state.is_main_process:
         path = Path(output_dir, FILTERED_NAME)

@@ -120,7 +120,7 @@ def test_arguments_can_come_from_a_file(on_tasks, tmp_path):
 )
 @pytest.mark.usefixtures("_few_tasks")
 def test_mistakes_are_named_before_the_model_is_loaded(on_tasks, monkeypatch, argv, code, message):
-    monkeypatch.setattr("hf_dparallel_cli.loading.load_model", lambda **source: pytest.fail("loads the model"))
+    monkeypatch.setattr("hf_dparallel_cli.loading.load_model", lambda options: pytest.fail("loads the model"))
     result, _, last_line = on_tasks(*argv.split())
     assert result == code and message in last_line
 

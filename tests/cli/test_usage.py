@@ -153,7 +153,7 @@ def test_a_broken_pipe_is_silent():
         ("train m --dataset d --config", "'--config' requires an argument"),
         ("train m --dataset d --config missing.yaml", "No such file or directory: 'missing.yaml'"),
         ("env --config", "'--config' requires an argument"),
-        ("env --config missing.yaml", "`config=missing.yaml` cannot be read: [Errno 2] No such file or directory"),
+        ("env --config missing.yaml", "No such file or directory: 'missing.yaml'"),
         # Settings that do not go with the model's recipe
         ("generate demo 1 --denoising_steps 161", "and at most `max_new_tokens"),
         ("evaluate demo --dataset demo --min_new_tokens 161", "`min_new_tokens` must be at most"),
@@ -170,7 +170,7 @@ def test_wrong_usage_is_2(hf, argv, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: [", "`config=config.yaml` cannot be read: while parsing"),
+        ("model: [", "`config=config.yaml` must be a YAML mapping, `name: value`: while parsing"),
         ("- model", "must be a YAML mapping"),
         (
             "model: m\nmax_tokens: 8\nblock: 2",
