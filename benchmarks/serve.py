@@ -140,6 +140,7 @@ def our_server(
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", "demo"
     server.should_exit = True
     thread.join()
+    engine.close()
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def test_answers_are_those_of_each_prompt_alone(make_model, cache):
     model, settings = make_model().double(), [{}, {"entropy_threshold": 0.2}, {"temperature": 0.8}]
     prompts = [
         make_prompt(model, [2 + n % 50] * (1 + n % 7), seed=n, cache_implementation=cache, **settings[n % 3])
-        for n in range(24)
+        for n in range(9)
     ]
     engine = Engine(model, 4, 100)
     for prompt, answer in zip(prompts, ask(engine, prompts), strict=True):
@@ -55,7 +55,7 @@ def test_answers_are_those_of_each_prompt_alone(make_model, cache):
         end = new_tokens.index(5) + 1 if 5 in new_tokens else 16
         assert answer.tokens == new_tokens[:end] and answer.nfe == alone.nfe.item()
         assert answer.finish_reason == ("stop" if 5 in new_tokens else "length") and answer.error is None
-    assert engine.num_active == engine.num_waiting == 0 and engine.num_prompts == 24
+    assert engine.num_active == engine.num_waiting == 0 and engine.num_prompts == 9
     assert engine.num_tokens == sum(len(prompt.listener.tokens) for prompt in prompts)
     engine.close()
 

@@ -84,7 +84,7 @@ def answer_status(url: str, seed: int) -> int:
 @pytest.mark.parametrize(
     ("name", "num_requests"),
     [
-        ("served_json", 100),
+        ("served_json", 60),
         pytest.param("served", 2000, marks=pytest.mark.slow),
         pytest.param("served_json", 5000, marks=pytest.mark.slow),
     ],

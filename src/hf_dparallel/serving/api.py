@@ -7,14 +7,13 @@ What is not supported is refused, never ignored.
 import asyncio
 import gc
 import json
-import math
 import re
 import secrets
 import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -175,10 +174,7 @@ class ServedModel:
 def read_request(
     kind: type[ChatBody | TextBody], given: dict[str, Any], served: ServedModel, max_prompts: int
 ) -> "Completion":
-    """Returns what a JSON object asks for, or raises a [`RequestError`].
-
-    `max_prompts` limits the answers, because the engine accepts all prompts of a request or none.
-    """
+    """Returns what a JSON object asks for, at most `max_prompts` answers, or raises a [`RequestError`]."""
     body = _read_body(kind, given)
     asked = {name: given[name] for name in REQUEST_SETTINGS if given.get(name) is not None}
     config, max_tokens = _read_settings(body, asked, served)
@@ -244,7 +240,7 @@ def _read_settings(body: Body, asked: dict[str, Any], served: ServedModel) -> tu
     """
 
     def of_length(config: DiffusionGenerationConfig, length: int) -> DiffusionGenerationConfig:
-        """Returns the configuration with another length, and a schedule of as many passes per token."""
+        # With as many passes per token.
         steps = config.denoising_steps
         scaled = None if steps is None else -(-steps * length // config.max_new_tokens)
         return config.updated(max_new_tokens=length, denoising_steps=scaled)
@@ -397,7 +393,7 @@ class Completion:
 
     def submit(self, engine: Engine) -> None:
         """Has the prompts decoded. Raises a [`RequestError`] if too many wait."""
-        loop = asyncio.get_running_loop()
+        self._engine, loop = engine, asyncio.get_running_loop()
 
         def put(index: int, progress: Progress) -> None:
             loop.call_soon_threadsafe(self._progress.put_nowait, (index, progress))
@@ -406,11 +402,8 @@ class Completion:
             prompt.listener = partial(put, index)
         engine.submit(self.prompts)
 
-    async def chunks(self, engine: Engine) -> AsyncIterator[dict[str, Any]]:
-        """Yields the choices of chunks until all answers have ended. Raises a [`RequestError`] if decoding fails.
-
-        Frees the slots at the end, or if it is cancelled.
-        """
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """Yields the choices of chunks until all answers have ended, and frees the slots, also if it is cancelled."""
         try:
             while any(choice.finish_reason is None for choice in self.choices):
                 item = await self._progress.get()
@@ -424,18 +417,18 @@ class Completion:
                     raise _as_request_error(progress.error)
                 yield self._to_json("delta", choice, *choice.add(progress, self._tools))
                 if choice.finish_reason is not None:
-                    engine.give_up([self.prompts[index]])
+                    self._engine.give_up([self.prompts[index]])
         finally:
-            engine.give_up(self.prompts)
+            self._engine.give_up(self.prompts)
 
-    async def events(self, engine: Engine) -> AsyncIterator[str]:
+    async def events(self) -> AsyncIterator[str]:
         """Yields the server-sent events of a stream."""
         head = self._head | {"object": self._kind + ".chunk" * self._is_chat}
         has_usage = self.body.stream_options.get("include_usage", False)
         # OpenAI's chunks have an empty usage if the last one has the usage.
         empty = {"usage": None} if has_usage else {}
         try:
-            async for choice in self.chunks(engine):
+            async for choice in self.chunks():
                 yield f"data: {json.dumps(head | {'choices': [choice]} | empty)}\n\n"
             if has_usage:
                 yield f"data: {json.dumps(head | {'choices': [], 'usage': self.usage()})}\n\n"
@@ -444,7 +437,7 @@ class Completion:
             # The HTTP status is already sent.
             yield f"data: {json.dumps(_error_body(error))}\n\n"
 
-    async def whole(self, engine: Engine, request: Request) -> dict[str, Any]:
+    async def whole(self, request: Request) -> dict[str, Any]:
         """Returns the whole response. Raises `ClientDisconnect` if the client leaves first."""
 
         async def watch() -> None:
@@ -453,19 +446,18 @@ class Completion:
             self._progress.put_nowait(None)
 
         watcher = asyncio.create_task(watch())
-        async for _ in self.chunks(engine):
+        async for _ in self.chunks():
             pass
         watcher.cancel()
         choices = [self._to_json("message", each, each.content, each.logprobs) for each in self.choices]
         return self._head | {"object": self._kind, "choices": choices, "usage": self.usage()}
 
     def _to_json(self, key: str, choice: Choice, content: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
-        told: dict[str, Any] = {"text": content}
-        if self._is_chat:
-            told = {key: {"role": "assistant", "content": content, "refusal": None}}
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if choice.calls:
             calls = [{"index": index} | call for index, call in enumerate(choice.calls)]
-            told[key] |= {"content": content or None, "tool_calls": calls}
+            message |= {"content": content or None, "tool_calls": calls}
+        told = {key: message} if self._is_chat else {"text": content}
         measured = {"content": logprobs, "refusal": None} if logprobs else None
         return {"index": choice.index, **told, "logprobs": measured, "finish_reason": choice.finish_reason}
 
@@ -511,8 +503,8 @@ class Api:
         completion.submit(self.engine)
         if completion.body.stream:
             headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-            return StreamingResponse(completion.events(self.engine), headers=headers, media_type="text/event-stream")
-        return JSONResponse(await completion.whole(self.engine, request))
+            return StreamingResponse(completion.events(), headers=headers, media_type="text/event-stream")
+        return JSONResponse(await completion.whole(request))
 
     def _read(self, kind: type[ChatBody | TextBody], content: bytes) -> Completion:
         try:
@@ -561,14 +553,8 @@ class Api:
 
 
 def make_app(models: dict[str, ServedModel], engine: Engine, api_key: str | None = None) -> Starlette:
-    """Returns the application. It closes the engine when it shuts down."""
+    """Returns the application."""
     api = Api(models, engine, api_key)
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        yield
-        await asyncio.to_thread(engine.close)
-
     return Starlette(
         routes=[
             Route("/v1/chat/completions", partial(api.complete, ChatBody), methods=["POST"]),
@@ -577,7 +563,6 @@ def make_app(models: dict[str, ServedModel], engine: Engine, api_key: str | None
             Route("/health", api.health),
         ],
         exception_handlers=dict.fromkeys((RequestError, HTTPException, ClientDisconnect, Exception), _refuse),
-        lifespan=lifespan,
     )
 
 
@@ -608,14 +593,11 @@ def _error_body(error: RequestError) -> dict[str, Any]:
 
 
 class Server(uvicorn.Server):
-    """Answers requests until a signal arrives or the engine fails.
-
-    Requests in flight then have `grace_seconds` to finish. `settings` are passed to `uvicorn.Config`.
-    """
+    """Answers requests until a signal arrives or the engine fails; those in flight have `grace_seconds` to finish."""
 
     def __init__(self, app: Starlette, engine: Engine, grace_seconds: float = 30, **settings: Any):
-        # At the end, clients have five seconds to receive the errors of unfinished answers.
-        limit = math.ceil(grace_seconds + 5)
+        # Clients have five more seconds to receive the errors of unfinished answers.
+        limit = int(grace_seconds) + 5
         super().__init__(uvicorn.Config(app, http="h11", ws="none", timeout_graceful_shutdown=limit, **settings))
         self.engine = engine
         self.grace_seconds = grace_seconds

@@ -73,15 +73,13 @@ class Progress:
 
     @property
     def is_last(self) -> bool:
-        """Tells whether these are the last tokens."""
         return self.finish_reason is not None or self.error is not None
 
 
 @dataclass(eq=False)
 class Prompt:
-    """A prompt to decode, and the state of its answer."""
+    """A prompt to decode: its checked tokens, `(prompt_length,)`, on the device of the model; and its progress."""
 
-    # The checked tokens, `(prompt_length,)`, on the device of the model, and the resolved settings.
     input_ids: torch.LongTensor
     config: DiffusionGenerationConfig
     max_tokens: int
@@ -186,7 +184,6 @@ class Engine:
 
     @property
     def is_alive(self) -> bool:
-        """Tells whether the engine accepts and decodes prompts."""
         return self._thread.is_alive() and not self._is_closed
 
     def submit(self, prompts: list[Prompt]) -> None:
