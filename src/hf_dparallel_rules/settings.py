@@ -223,6 +223,11 @@ _ROWS = (
         help="With any rule: at least this many tokens in each pass, the most confident ones."),
     Setting("commit_order", "rule options", str, default="confidence", choices=("confidence", "left_to_right"),
         help='With `denoising_steps`: the most confident tokens first, or the first ones (`"left_to_right"`).'),
+    Setting("exact", "rule options", bool, default=False,
+        source="https://huggingface.co/papers/2507.11851",
+        help="For models with a causal past: masks after the row only propose tokens, and the causal logits of the "
+        "same pass verify them, so that the answer is the one of the autoregressive model, token for token. `True` by "
+        "default for converted autoregressive models, for which `False` commits proposals without verifying."),
     Setting("max_active_blocks", "blocks", int, default=1, minimum=1,
         source="https://huggingface.co/papers/2601.07568",
         help="How many blocks may be decided at the same time. Above 1, the next block opens before the last open "

@@ -74,6 +74,9 @@ class Canvas:
     on the rest of the block. It is decided alone, whatever its probability, as soon as its row enters the block, and
     never revised, as in the samplers of these models (Fast-dLLM v2, https://huggingface.co/papers/2509.26328). With
     several open blocks this applies to the first one only: the column before any other is not decided yet.
+
+    With `num_masks`, windows of that many masks follow the row wherever it stands, and the open blocks are its next
+    token and the proposed ones ([`~exact.WindowDecoder`]).
     """
 
     # `(rows, width)`: token ids, filled up with the padding token of the configuration.
@@ -114,10 +117,13 @@ class Canvas:
         attention: str = "full",
         first_alone: bool = False,
         revises: bool = False,
+        num_masks: int | None = None,
     ):
         self.config = config
         self.attention = attention
-        self.layout = Layout.of(config, attention)
+        self.moves_windows = num_masks is not None
+        self.num_masks = num_masks or 0
+        self.layout = Layout.of(config, attention, self.moves_windows)
         # Whether blocks are counted from the first token of a row.
         self.whole_blocks = self.layout.whole_blocks
         self.first_alone = first_alone
@@ -130,6 +136,8 @@ class Canvas:
         self._of_parts: list[RowTensor] = []
         self.width = 0
         self._set_width()
+        # The proposed tokens, the mask token elsewhere.
+        self.proposals = self.row_tensor(config.mask_token_id) if self.moves_windows else None
 
     def __len__(self) -> int:
         return len(self.row_ids)
@@ -189,8 +197,20 @@ class Canvas:
         self.masked[row, columns] = self.holding[row, columns] = False
         self.commit_step[row, columns] = self.status[row].nfe
 
+    def input_ids(self) -> torch.LongTensor:
+        """Returns the token ids that a pass reads, `(rows, width)`: undecided tokens as they are proposed."""
+        return self.sequences if self.proposals is None else self.sequences.where(~self.masked, self.proposals.value)
+
+    def is_window(self) -> torch.BoolTensor:
+        """Returns the columns after all decided and proposed tokens, `(rows, width)`."""
+        return self.block >= self.open_to[:, None]
+
     def mask_blocks(self) -> torch.LongTensor:
         """Returns the block of each column for a mask, `(rows, width)` ([`~attention_masks.mask_blocks`])."""
+        if self.moves_windows:
+            # Decided and proposed tokens are causal. Masks see these and one another, and none that are left over.
+            first = self.open_to[:, None]
+            return self.block.minimum(first) + (self.block >= first + self.num_masks).long()
         is_past = self.block < self.open_from[:, None]
         return mask_blocks(self.attention, self.position_ids, self.block_start, is_past)
 
@@ -242,16 +262,19 @@ class Canvas:
         self.nfe += 1
         self.step_in_block += 1
 
-    def advance(self, num_nan: torch.LongTensor) -> None:
+    def advance(self, num_nan: torch.LongTensor, num_proposals: torch.LongTensor | None = None) -> None:
         """Moves each row whose block is decided to the next block, opens further blocks, and updates `status`.
 
-        Finishes rows for which the model predicted NaN: `num_nan` counts these tokens by row, `(rows,)`.
+        Opens as many further tokens as are proposed, `num_proposals` of each row. Finishes rows for which the model
+        predicted NaN: `num_nan` counts these tokens by row, `(rows,)`.
         """
         settled = ~self.holding
         first_block = _least(self.block, settled)
         self.step_in_block *= first_block == self.open_from
         self.open_from = first_block
-        if self.config.max_active_blocks == 1:
+        if num_proposals is not None:
+            self.open_to = first_block + num_proposals
+        elif self.config.max_active_blocks == 1:
             self.open_to = first_block
         else:
             self.open_to = torch.maximum(self.open_to, first_block)
@@ -302,7 +325,7 @@ class Canvas:
         self.open_to += is_decided & has_room & (self.open_to < self.block[:, -1])
 
     def _find_open(self) -> None:
-        if self.config.max_active_blocks == 1:
+        if self.config.max_active_blocks == 1 and not self.moves_windows:
             is_within = self.block == self.open_from[:, None]
         else:
             is_within = (self.block >= self.open_from[:, None]) & (self.block <= self.open_to[:, None])

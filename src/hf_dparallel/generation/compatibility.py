@@ -119,6 +119,14 @@ def _check_model(config: Any, model: PreTrainedModel) -> None:
     if not sees_all and config.block_length != model.block_length and not moves_blocks(model):
         refuse("block_length", f"is not that of {of_class}, which counts blocks by itself or chooses experts for them")
     check_block_origin(config.block_origin, model)
+    if config.exact and model.attention != "causal_past":
+        rule = f"verifies tokens by causal logits, which {of_class} with its {model.attention} attention has not"
+        refuse("exact", rule, 'Leave it out, or use a model of `convert_to_diffusion(..., attention="causal_past")`.')
+    for name in REVISIONS:
+        if config.is_on(name) and (config.exact or model.is_autoregressive):
+            refuse(name, f"revises tokens of a block, and {of_class} decodes without blocks")
+    if config.exact and config.denoising_steps not in (None, config.max_new_tokens):
+        refuse("denoising_steps", "does not go with `exact`", "Use a threshold, such as `confidence_threshold`.")
     if config.max_active_blocks > 1 and model.attention == "causal_past":
         refuse("max_active_blocks", f"opens a block after one that is not decided, which {of_class} does not see")
     if config.is_on("soft_threshold") and "inputs_embeds" not in inspect.signature(model.forward).parameters:

@@ -220,6 +220,7 @@ def resolve(
         remedy = "Pass `mask_token_id=` to `generate`, or set `model.generation_config.mask_token_id`."
         raise SettingError("mask_token_id", None, "must be set by a config or the tokenizer", remedy)
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
+    defaults["exact"] = model.is_autoregressive
     if model.attention != "full":
         defaults |= {"block_length": model.block_length, "block_origin": model.block_origin}
         # Activation checkpointing drops keys and values, so there is no cache then.

@@ -18,7 +18,7 @@ from .configuration import DiffusionGenerationConfig
 from .decoded_row import DecodedRow
 from .inputs import check_generators
 from .parts import Change, RowPart
-from .prediction import TokenPrediction, predict_tokens
+from .prediction import TokenPrediction, exponential_noise, predict_tokens
 from .runner import CompiledRunner, Runner
 
 
@@ -40,12 +40,8 @@ class Decoder:
         check(config, model)
         self.config = config
         self.parts = list(parts)
-        self.canvas = Canvas(
-            config,
-            attention=model.attention,
-            first_alone=model.predicts_next_block,
-            revises=any(part.revises for part in parts),
-        )
+        self.model = model
+        self.canvas = self._make_canvas()
         self.runner = (CompiledRunner if config.compiles else Runner)(model, self.canvas, self.parts)
         self.rule = make_rule(config, self.canvas)
         self.generator_for = generator_for
@@ -54,6 +50,14 @@ class Decoder:
         self._entered: dict[int, float] = {}
         for part in self.parts:
             part.attach(model, self.canvas)
+
+    def _make_canvas(self) -> Canvas:
+        return Canvas(
+            self.config,
+            attention=self.model.attention,
+            first_alone=self.model.predicts_next_block,
+            revises=any(part.revises for part in self.parts),
+        )
 
     def __len__(self) -> int:
         return len(self.canvas)
@@ -115,21 +119,30 @@ class Decoder:
         """Runs the model and predicts the tokens at `columns`, `(rows, columns)`."""
         looks_ahead = any(part.looks_ahead for part in self.parts)
         scored = self.canvas.answer_columns() if looks_ahead else columns
-        logits = self.runner.logits(scored)
-        for part in self.parts:
-            logits = part.scores(scored, logits)
+        logits = self._processed(scored, self.runner.logits(scored))
         if scored is not columns:
             logits = logits.take_along_dim((columns - scored[:, :1])[..., None], dim=1)
-        return predict_tokens(
-            logits,
-            self.config.mask_token_id,
-            self.config.temperature,
-            self.config.top_k,
-            self.config.top_p,
-            [self.generators[row_id] for row_id in self.canvas.row_ids] if self.generators else None,
-            [status.num_open for status in self.canvas.status],
-            columns,
-        )
+        return self._sample(columns, logits, [status.num_open for status in self.canvas.status])
+
+    def _processed(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
+        for part in self.parts:
+            logits = part.scores(columns, logits)
+        return logits
+
+    def _sample(
+        self,
+        columns: torch.LongTensor,
+        logits: torch.Tensor,
+        num_sampled: list[int] | None = None,
+        noise: torch.Tensor | None = None,
+    ) -> TokenPrediction:
+        """Predicts the tokens at `columns` from their scores; of each row the first `num_sampled` draw noise."""
+        config = self.config
+        if config.temperature > 0 and noise is None:
+            generators = [self.generators[row_id] for row_id in self.canvas.row_ids] if self.generators else None
+            noise = exponential_noise(logits, generators, num_sampled)
+        sampling = (config.temperature, config.top_k, config.top_p)
+        return predict_tokens(logits, config.mask_token_id, *sampling, noise=noise, columns=columns)
 
     def _leave(self, row_id: int) -> dict[str, Any]:
         """Has the parts forget a row, and returns their fields of its [`DecodedRow`]."""

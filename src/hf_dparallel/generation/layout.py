@@ -26,10 +26,17 @@ class Layout:
     max_new_tokens: int
     block_length: int
     whole_blocks: bool
+    # Masks after the answer, for windows that begin at any token.
+    num_beyond: int = 0
 
     @classmethod
-    def of(cls, config: DiffusionGenerationConfig, attention: str) -> "Layout":
-        """Returns the layout of a resolved configuration, for a model with this attention."""
+    def of(cls, config: DiffusionGenerationConfig, attention: str, moves_windows: bool = False) -> "Layout":
+        """Returns the layout of a resolved configuration, for a model with this attention.
+
+        With `moves_windows` every token is a block of its own.
+        """
+        if moves_windows:
+            return cls(config.max_new_tokens, 1, whole_blocks=False, num_beyond=2 * config.block_length)
         whole_blocks = attention != "full" and config.block_origin == "sequence"
         return cls(config.max_new_tokens, config.block_length, whole_blocks)
 
@@ -40,7 +47,7 @@ class Layout:
 
     def length(self, prompt_length: int) -> int:
         """Returns the number of tokens of a row: prompt, answer, and masks after it."""
-        length = prompt_length + self.max_new_tokens
+        length = prompt_length + self.max_new_tokens + self.num_beyond
         return length + (-length % self.block_length if self.whole_blocks else 0)
 
     def answer(self, prompt_length: int) -> slice:
@@ -82,7 +89,7 @@ class Layout:
     def _with_masks(
         self, input_ids: torch.LongTensor, attention_mask: torch.LongTensor, mask_token_id: int
     ) -> tuple[torch.LongTensor, torch.LongTensor]:
-        num_masks = self.max_new_tokens + (self.block_length - 1 if self.whole_blocks else 0)
+        num_masks = self.max_new_tokens + (self.block_length - 1 if self.whole_blocks else self.num_beyond)
         sequences = pad(input_ids, (0, num_masks), value=mask_token_id)
         attention_mask = pad(attention_mask, (0, num_masks), value=1)
         if not self.whole_blocks:

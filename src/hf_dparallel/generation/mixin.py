@@ -20,7 +20,7 @@ from hf_dparallel_rules.settings import SettingError
 from .compatibility import check
 from .configuration import DiffusionGenerationConfig, resolve
 from .decoded_row import DecodedRow
-from .decoder import Decoder
+from .exact import make_decoder
 from .inputs import CheckedForPeft, check_devices, check_peft, check_prompts, generators_by_row, input_device
 from .output import DiffusionGenerationOutput, collect_rows
 from .slots import SlotDecoder
@@ -59,6 +59,11 @@ class DiffusionGenerationMixin(GenerationMixin):
     def predicts_next_block(self) -> bool:
         """Returns whether the last token of a block predicts the first of the next (shifted block-causal models)."""
         return self.attention != "full" and self.shift_logits
+
+    @property
+    def is_autoregressive(self) -> bool:
+        """Returns whether causal logits are those of an autoregressive model, token by token."""
+        return self.attention == "causal_past" and self.shift_logits
 
     @torch.no_grad()
     def generate(
@@ -164,7 +169,7 @@ class DiffusionGenerationMixin(GenerationMixin):
             tensor.repeat_interleave(config.num_return_sequences, dim=0) for tensor in (input_ids, attention_mask)
         )
         parts = make_parts(config, logits_processor, stopping_criteria, streamer, tokenizer)
-        decoder = Decoder(self, config, parts, generators_by_row(generator, len(input_ids)))
+        decoder = make_decoder(self, config, parts, generators_by_row(generator, len(input_ids)))
         decoder.add(list(range(len(input_ids))), input_ids, attention_mask)
 
         # 2. While there are unfinished rows: one pass.
@@ -234,7 +239,7 @@ class DiffusionGenerationMixin(GenerationMixin):
             rule, remedy = "is for `generate`: here each prompt has one row", "Repeat a prompt instead."
             raise SettingError("num_return_sequences", config.num_return_sequences, rule, remedy)
         parts = make_parts(config, logits_processor, stopping_criteria, tokenizer=tokenizer)
-        decoder = Decoder(self, config, parts, generator_for)
+        decoder = make_decoder(self, config, parts, generator_for)
 
         def checked_prompt(prompt: torch.Tensor) -> torch.LongTensor:
             # On the host, so that no check waits for the device.

@@ -270,3 +270,68 @@ class Blocks(WholeCanvas):
             runs.append(slice(start, stop))
             start = stop - block_length
         return [*runs, slice(start, columns.stop)]
+
+
+class MaskWindows(WholeCanvas):
+    """Computes the tokens that the cache lacks, the proposed tokens after them, and masks that propose further ones.
+
+    Decided and proposed tokens are causal and stored, so they verify the proposals and are the cache of the next pass.
+    What a pass stores of rejected tokens and masks is seen by nobody, and replaced by the tokens that come there.
+    """
+
+    def __init__(self, canvas: Canvas, model: PreTrainedModel):
+        super().__init__(canvas, model)
+        self.lead = 1
+        # Where the first mask that proposes a token stands: one that scores its own place has the next token before.
+        self.first_mask = int(not model.shift_logits)
+        self.is_cached = canvas.config.cache_implementation != "none"
+        # By row, the number of columns at its right end that are not stored.
+        self._missing: dict[int, int] = {}
+
+    def plan(self, wanted: torch.LongTensor) -> list[Pass]:
+        """Returns passes that score the open tokens of each row, and then what its masks propose."""
+        canvas = self.canvas
+        is_new = [row_id not in self._missing for row_id in canvas.row_ids]
+        groups = [[row for row, new in enumerate(is_new) if new == kind] for kind in (True, False)]
+        passes = []
+        for rows in filter(None, groups):
+            index = None if len(rows) == len(canvas) else torch.tensor(rows).to(wanted.device)
+            passes += self._passes(rows, index, wanted if index is None else wanted[index])
+        if self.is_cached:
+            stored = [canvas.open_edges(row)[1] - 1 for row in range(len(canvas))]
+            self._missing = {row_id: canvas.width - edge for row_id, edge in zip(canvas.row_ids, stored, strict=True)}
+        return passes
+
+    def _passes(self, rows: list[int], index: torch.LongTensor | None, wanted: torch.LongTensor) -> list[Pass]:
+        canvas = self.canvas
+        ends = [canvas.open_edges(row)[0] for row in rows]
+        size = max(end - self._first_missing(row, end) for row, end in zip(rows, ends, strict=True))
+        starts = [max(end - size, 0) for end in ends]
+        passes = []
+        while self.is_cached and len(set(starts)) == 1 and ends[0] - starts[0] > _LONGEST_RUN:
+            run = slice(starts[0], starts[0] + _LONGEST_RUN)
+            passes.append(self._shared(index, wanted[:, :0], run, run.stop))
+            starts = [run.stop] * len(rows)
+        size = max(end - start for end, start in zip(ends, starts, strict=True)) + wanted.shape[1] - 1
+        size += canvas.num_masks
+        first = torch.tensor(starts).to(wanted.device)[:, None]
+        scored = torch.cat([wanted[:, :1] - 1 + canvas.column_ids[: wanted.shape[1]], self._proposing(index)], dim=1)
+        num_keys = max(starts) + size
+        if len(set(starts)) == 1:
+            return [*passes, self._shared(index, scored - first, slice(starts[0], num_keys), num_keys)]
+        columns = first + canvas.column_ids[:size]
+        return [self._masked(Pass(index, columns, scored - first, num_keys, canvas.attention_mask))]
+
+    def _proposing(self, index: torch.LongTensor | None) -> torch.LongTensor:
+        """Returns the columns of the masks that score the tokens after the next one, `(rows, block_length - 1)`."""
+        canvas = self.canvas
+        masks = (canvas.block < canvas.open_to[:, None]).sum(dim=1, keepdim=True) + self.first_mask
+        masks = masks + canvas.column_ids[: max(canvas.num_masks - self.first_mask, 0)]
+        return masks if index is None else masks[index]
+
+    def _first_missing(self, row: int, end: int) -> int:
+        """Returns the first column of a row that is computed; `end` is the one after its decided tokens."""
+        if not self.is_cached:
+            return 0
+        missing = self._missing.get(self.canvas.row_ids[row])
+        return self.canvas.prompt_start(row) if missing is None else min(self.canvas.width - missing, end - 1)

@@ -30,14 +30,13 @@ def predict_tokens(
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    generators: Sequence[torch.Generator] | None = None,
-    num_sampled: Sequence[int] | None = None,
+    noise: torch.Tensor | None = None,
     columns: torch.LongTensor | None = None,
 ) -> TokenPrediction:
     """Picks a token at each place and measures its certainty at temperature 1 over the full vocabulary.
 
-    With `generators`, one a row, samples do not depend on the batch. In each row the first `num_sampled` places are
-    sampled, by default all; the others draw no random numbers. The mask token is never picked.
+    With `temperature > 0` tokens are sampled by exponential `noise`, of the shape of the logits. The mask token is
+    never picked.
     """
     sampled = None
     if temperature > 0:
@@ -50,15 +49,21 @@ def predict_tokens(
         if top_p not in (None, 1.0):
             scores = TopPLogitsWarper(top_p)(None, scores)
         # The Gumbel-max trick, as in `torch.multinomial`.
-        noise = _exponential_noise(logits, generators, num_sampled)
+        noise = exponential_noise(logits) if noise is None else noise
         sampled = scores.exp_().view_as(logits).div_(noise).argmax(dim=-1)
     certainty = measure_certainty(logits, mask_token_id, sampled)
     return TokenPrediction(**vars(certainty), logits=logits, columns=columns)
 
 
-def _exponential_noise(
-    logits: torch.Tensor, generators: Sequence[torch.Generator] | None, num_sampled: Sequence[int] | None
+def exponential_noise(
+    logits: torch.Tensor,
+    generators: Sequence[torch.Generator] | None = None,
+    num_sampled: Sequence[int] | None = None,
 ) -> torch.Tensor:
+    """Draws the noise of sampling. With `generators`, one a row, the draws do not depend on the batch.
+
+    In each row the first `num_sampled` places are sampled, by default all; the others draw no random numbers.
+    """
     if generators is None:
         return torch.empty_like(logits, dtype=torch.float32).exponential_()
     noise = torch.ones_like(logits, dtype=torch.float32)

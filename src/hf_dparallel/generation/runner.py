@@ -3,6 +3,7 @@
 
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,8 +12,9 @@ from transformers import PreTrainedModel
 
 from .cache import WindowCache
 from .canvas import Canvas
+from .mask_gate import gate_adapters
 from .parts import RowPart
-from .plan import Blocks, Pass, WholeCanvas, Windows
+from .plan import Blocks, MaskWindows, Pass, WholeCanvas, Windows
 
 
 _PLANNERS = {"none": WholeCanvas, "prefix": Windows, "dual": Windows, "block": Blocks}
@@ -27,7 +29,8 @@ class Runner:
     def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart]):
         self.model, self.canvas, self.parts = model, canvas, parts
         implementation = canvas.config.cache_implementation
-        self.planner = _PLANNERS[implementation](canvas, model)
+        self.planner = (MaskWindows if canvas.moves_windows else _PLANNERS[implementation])(canvas, model)
+        self.gate = gate_adapters(model)
         has_cache = implementation != "none"
         self.cache = WindowCache(model.config.get_text_config().num_hidden_layers) if has_cache else None
         self._cached_rows: list[int] = []
@@ -71,11 +74,17 @@ class Runner:
 
     def inputs(self, planned: Pass) -> dict[str, Any]:
         """Returns the arguments of the forward pass, without the cache."""
-        ids = [planned.of(self.canvas.sequences), planned.of(self.canvas.position_ids)]
+        canvas = self.canvas
+        ids = [planned.of(canvas.input_ids()), planned.of(canvas.position_ids)]
         if planned.appended is not None:
             ids = [torch.cat(parts, dim=1) for parts in zip(ids, planned.appended, strict=True)]
         input_ids, position_ids = ids
         inputs = {"position_ids": position_ids, "attention_mask": planned.mask}
+        if canvas.moves_windows:
+            # Scored places are those of the hidden states.
+            inputs["predicted_by"] = canvas.column_ids[: planned.length].expand(len(input_ids), -1)
+        if self.gate is not None:
+            inputs["is_mask"] = planned.of(canvas.is_window() if canvas.moves_windows else canvas.masked)
         if planned.embed is None:
             return inputs | {"input_ids": input_ids}
         return inputs | {"inputs_embeds": planned.embed(planned, input_ids)}
@@ -85,7 +94,8 @@ class Runner:
         if self.cache is not None:
             self.cache.select(planned)
             inputs["past_key_values"] = self.cache
-        return self.model.score(inputs, planned.scored, forward=self.forward)
+        with self.gate.on(inputs.pop("is_mask")) if self.gate else nullcontext():
+            return self.model.score(inputs, planned.scored, forward=self.forward)
 
 
 class CompiledRunner(Runner):

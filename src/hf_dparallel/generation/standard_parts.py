@@ -90,7 +90,11 @@ class ScoreProcessing(RowPart):
 
     def scores(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
         config = self.config
-        if self.processors or self.penalty:
+        if (self.processors or self.penalty) and config.exact:
+            logits = torch.stack(
+                [self._process_causal(row, columns[row], scores) for row, scores in enumerate(logits)]
+            )
+        elif self.processors or self.penalty:
             logits = torch.stack([self._process(row, columns[row], scores) for row, scores in enumerate(logits)])
         if self._banned:
             if self._banned_ids is None:
@@ -101,6 +105,19 @@ class ScoreProcessing(RowPart):
             for token_id in config.eos_token_ids:
                 logits[..., token_id] = logits[..., token_id].masked_fill(is_early, -torch.inf)
         return logits
+
+    def _process_causal(self, row: int, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
+        """Processes scores as one token at a time would, up to a proposed token that the processors keep out."""
+        canvas, scores = self.canvas, logits.float().clone()
+        sequence = canvas.input_ids()[row, canvas.prompt_start(row) :]
+        processors = LogitsProcessorList([*([self.penalty] if self.penalty else []), *self.processors])
+        first = canvas.open_edges(row)[0] - canvas.prompt_start(row)
+        for place in range(canvas.status[row].num_open):
+            length = first + place
+            scores[place] = processors(sequence[None, :length], scores[place : place + 1])[0]
+            if scores[place, sequence[length]] == -torch.inf:
+                break
+        return scores
 
     def _process(self, row: int, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
         canvas, mask_token_id = self.canvas, self.config.mask_token_id

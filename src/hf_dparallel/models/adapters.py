@@ -22,6 +22,7 @@ from hf_dparallel_rules.settings import SETTINGS
 
 from ..generation.compatibility import has_adapter, longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
+from ..generation.mask_gate import acts_on_masks
 
 
 if TYPE_CHECKING:
@@ -205,6 +206,11 @@ class AdapterLoadingMixin(_Mixed):
         """
         from peft.tuners.tuners_utils import BaseTunerLayer
 
+        for name in self.active_adapters():
+            if acts_on_masks(self.peft_config[name]):
+                raise ValueError(
+                    f"The adapter {name!r} acts on masks only, so it cannot be merged. Load it beside its base."
+                )
         how: dict[str, Any] = {"safe_merge": True, "adapter_names": self.active_adapters()}
         self.generation_config = recipe_of(self)
         replaced: list[str] = []

@@ -25,6 +25,7 @@ from .scoring import (
     select_positions,
     shift_predictions,
 )
+from .windows import score_windows
 
 
 _TARGET_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -126,7 +127,8 @@ class MaskedDiffusionModel(DiffusionModel):
         if "block" in inputs:
             inputs = mask_copies(self.config, inputs, self.dtype)
         forward = self.__call__ if forward is None else forward  # type: ignore[operator]
-        output = forward(**inputs, logits_to_keep=where, labels=labels, head_function=function)
+        head = {"logits_to_keep": where, "labels": labels, "head_function": function}
+        output = score_windows(self, inputs, forward, **head) if "window" in inputs else forward(**inputs, **head)
         return output.logits if function is None else output.head_output
 
     @can_return_tuple

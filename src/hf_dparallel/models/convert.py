@@ -32,7 +32,7 @@ _MASK_TOKEN = "<|mask|>"
 
 
 def convert_to_diffusion(
-    name: str, *, block_length: int | None = None
+    name: str, *, block_length: int | None = None, attention: str | None = None
 ) -> tuple[MaskedDiffusionModel, PreTrainedTokenizerBase]:
     r"""
     Loads an autoregressive checkpoint as a masked diffusion model of the A2D family, with its weights bit for bit.
@@ -40,7 +40,11 @@ def convert_to_diffusion(
     Only the attention changes. With a causal mask the model computes what it did before; with its own attention it
     answers with noise until it is trained (docs/make_a_teacher.md).
 
-    The mask token is the tokenizer's own; else a token that it has reserved; else a new one. A new one takes an unused
+    With `attention="causal_past"` nothing changes for decided tokens: the model answers as before, and mask tokens
+    after the row, which an adapter learns to read, propose several tokens in a pass (docs/exact.md).
+
+    The mask token is the tokenizer's own; else a token that it has reserved (with a causal past also a special token
+    that neither texts nor the chat template have); else a new one. A new one takes an unused
     row of the embeddings, or a new row, which begins as their mean.
 
     Args:
@@ -48,7 +52,10 @@ def convert_to_diffusion(
             A Llama, Mistral, Qwen2 or Qwen3 (dense): a folder, or a name on the Hub.
         block_length (`int`, *optional*):
             Tokens of a block: attention is then bidirectional inside a block and causal across blocks, and the block
-            cache exact. By default every token sees every other one.
+            cache exact. By default every token sees every other one. With a causal past, the most tokens that a pass
+            decides, 16 by default.
+        attention (`str`, *optional*):
+            `"full"`, `"block_causal"` or `"causal_past"`; by default as `block_length` says.
 
     Returns:
         `tuple` of the model and the tokenizer, both to be saved with `save_pretrained`.
@@ -57,6 +64,14 @@ def convert_to_diffusion(
         ValueError: for another architecture, a sliding window, or a diffusion model.
     """
     block_length = SETTINGS["block_length"].read(block_length)
+    if attention not in (None, "full", "block_causal", "causal_past"):
+        raise SettingError("attention", attention, 'must be "full", "block_causal" or "causal_past"')
+    if attention is not None and attention != "causal_past" and (attention == "full") != (block_length is None):
+        rule = f"does not go with `block_length={block_length}`"
+        raise SettingError("attention", attention, rule, 'Only "full" attention has no blocks.')
+    is_autoregressive = attention == "causal_past"
+    if is_autoregressive and block_length is None:
+        block_length = 16
     if not isinstance(name, str | os.PathLike):
         raise SettingError("name", type(name).__name__, "is no folder and no name on the Hub", "Save the model first.")
     if Path(name, ADAPTER_CONFIG_NAME).is_file():
@@ -68,6 +83,7 @@ def convert_to_diffusion(
     model_class = _CLASSES[config.model_type]
     config_class = model_class.config_class
     own = {"model_type": config_class.model_type, "block_length": block_length, "mask_token_id": None}
+    own |= dict.fromkeys(("causal_past", "shift_logits"), is_autoregressive)
     config = config_class(**config.to_dict() | own)
     model = model_class.from_pretrained(name, config=config, dtype="auto")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
@@ -99,6 +115,12 @@ def _add_mask_token(tokenizer: PreTrainedTokenizerBase, model: MaskedDiffusionMo
     if tokenizer.mask_token in (None, tokenizer.pad_token):
         reserved = [str(token) for _, token in sorted(tokenizer.added_tokens_decoder.items())]
         free = [token for token in reserved if _RESERVED.search(token) and token != tokenizer.pad_token]
+        if not free and model.is_autoregressive:
+            # Without a new row of the embeddings, so that an adapter fits the original checkpoint.
+            used = {tokenizer.pad_token, tokenizer.eos_token, tokenizer.bos_token}
+            free = [token for token in reserved if token not in used and token not in str(tokenizer.chat_template)][
+                -1:
+            ]
         unused = free[0] if free else _MASK_TOKEN
         tokenizer.add_special_tokens({"mask_token": unused})
     if tokenizer.mask_token_id >= model.config.vocab_size:

@@ -24,6 +24,7 @@ from ..generation.compatibility import set_adapter
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoded_row import DecodedRow, RowProgress
 from ..generation.decoder import Decoder
+from ..generation.exact import make_decoder
 from ..generation.parts import Change, RowPart
 from ..generation.prediction import TokenPrediction
 from ..generation.standard_parts import make_parts
@@ -264,7 +265,7 @@ class Engine:
             settings = prompt.pass_settings()
             if settings not in self._groups:
                 parts = [*make_parts(prompt.config), JsonPart(self._active), LogprobReader(self._active)]
-                decoder = Decoder(self.model, prompt.config, parts, self._generator_for)
+                decoder = make_decoder(self.model, prompt.config, parts, self._generator_for)
                 decoder.canvas.reads_tokens = True
                 self._groups[settings] = _Group(decoder, prompt.adapter)
             self._groups[settings].entering[row_id] = prompt.input_ids

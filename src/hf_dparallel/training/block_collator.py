@@ -22,6 +22,7 @@ from .collator import MASK_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
 from .objective import IGNORE_INDEX
 from .student import base_model, special_token_id
+from .window_collator import WindowCollator
 
 
 logger = logging.get_logger(__name__)
@@ -143,6 +144,8 @@ def default_collator(
             f"`block_length={args.block_length}` is replaced by {base.block_length}, the block length of the model. "
             "To teach it another one, set `model.config.block_length` first."
         )
+    if base.is_autoregressive:
+        return WindowCollator(**settings | {"block_length": base.block_length})
     settings |= {name: getattr(base, name) for name in _OF_THE_FAMILY}
     origin = args.block_origin or recipe_of(base).block_origin or base.block_origin
     return BlockCausalCollator(**settings, block_origin=origin)

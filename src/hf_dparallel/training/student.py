@@ -12,6 +12,7 @@ from transformers.utils import logging
 
 from ..generation import configuration
 from ..generation.compatibility import has_adapter
+from ..generation.mask_gate import gate_adapters
 from ..models.adapters import check_start
 from ..models.foreign import enable_diffusion_generation
 from ..models.scoring import ScoringMixin
@@ -41,6 +42,11 @@ def prepare_student(
         enable_diffusion_generation(base, special_token_id("mask_token_id", base, processing_class))
     if peft_config is not None:
         model = add_adapter(model, peft_config)
+    elif getattr(base, "is_autoregressive", False) and gate_adapters(model) is None:
+        raise ValueError(
+            f"{type(base).__name__} with a causal past keeps its weights: only an adapter on its masks is trained. "
+            "Pass `peft_config=LoraConfig(...)`, or `--use_peft`."
+        )
     elif any(weight.requires_grad and weight.dtype.itemsize == 2 for weight in model.parameters()):
         logger.warning(
             "The weights that are trained are in half precision, which rounds most small updates away. Load the model "
@@ -116,6 +122,13 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
         )
     check_start(peft_config)
     peft_config = copy.deepcopy(peft_config)
+    if getattr(model, "is_autoregressive", False):
+        if not hasattr(peft_config, "alora_invocation_tokens") or peft_config.use_dora:
+            raise ValueError(
+                f"`peft_config` must be a plain `LoraConfig` for a model with a causal past, whose adapter acts on "
+                f"masks only, got a {type(peft_config).__name__}."
+            )
+        peft_config.alora_invocation_tokens = [model.config.mask_token_id]
     if peft_config.task_type is not None:
         logger.warning(f"`task_type={peft_config.task_type}` of `peft_config` is replaced by `None`.")
         peft_config.task_type = None

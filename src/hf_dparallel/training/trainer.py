@@ -140,6 +140,9 @@ class CertaintyForcingTrainer(Trainer):
         set_seed(args.seed)
         model = prepare_student(model, processing_class, peft_config, trainable=train_dataset is not None)
         model.add_model_tags(self._tag_names)
+        if getattr(base_model(model), "is_autoregressive", False):
+            # The keys and values of the tokens before the windows, which checkpointing would drop.
+            args.activation_checkpointing = args.gradient_checkpointing = False
         _check_push(args, model)
         data_collator = data_collator or default_collator(args, model, processing_class)
         self._eval_collator = data_collator

@@ -21,14 +21,21 @@ class A2DConfigMixin(PublishedConfigMixin):
         shift_logits (`bool`, *optional*, defaults to `False`):
             Whether the hidden state at position `i - 1` predicts token `i`, as in Open-dCoder, which is loaded as
             `A2DQwen2ForMaskedDiffusion.from_pretrained("fredzzp/open-dcoder-0.5B", shift_logits=True)`.
+        causal_past (`bool`, *optional*, defaults to `False`):
+            Whether decided tokens are causal, as in the autoregressive model, and only masks see one another:
+            [`convert_to_diffusion`] with `attention="causal_past"`. `block_length` is then how many tokens a pass may
+            decide.
     """
 
     told_apart = dict.fromkeys(NO_BLOCKS, "Pass `block_length` instead.")
-    given_at_load = ("block_length", "shift_logits", "mask_token_id")
+    given_at_load = ("block_length", "shift_logits", "causal_past", "mask_token_id")
     block_length: int | None
+    causal_past: bool
 
     @property
     def attention(self) -> str:  # type: ignore[override]
+        if self.causal_past:
+            return "causal_past"
         return "full" if self.block_length is None else "block_causal"
 
 
@@ -40,6 +47,7 @@ class A2DQwen3Config(A2DConfigMixin, Qwen3Config):
 
     block_length: int | None = None
     shift_logits: bool = False
+    causal_past: bool = False
     mask_token_id: int | None = 151669
 
 
@@ -51,6 +59,7 @@ class A2DQwen2Config(A2DConfigMixin, Qwen2Config):
 
     block_length: int | None = None
     shift_logits: bool = False
+    causal_past: bool = False
     mask_token_id: int | None = None
 
 
@@ -64,4 +73,5 @@ class A2DLlamaConfig(A2DConfigMixin, LlamaConfig):
 
     block_length: int | None = None
     shift_logits: bool = False
+    causal_past: bool = False
     mask_token_id: int | None = None

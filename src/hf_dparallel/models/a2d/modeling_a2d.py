@@ -1,7 +1,14 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """A2D (https://github.com/ZHZisZZ/dllm): autoregressive models that learned diffusion."""
 
-from transformers import AutoModelForMaskedLM, LlamaConfig, PreTrainedConfig, Qwen2Config
+from transformers import (
+    AutoModelForMaskedLM,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
 from transformers.models.llama.modeling_llama import LlamaModel, LlamaPreTrainedModel
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model, Qwen2PreTrainedModel
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model, Qwen3PreTrainedModel
@@ -104,6 +111,12 @@ class A2DLlamaForMaskedDiffusion(A2DForMaskedDiffusion, LlamaPreTrainedModel):
     backbone_class = A2DLlamaModel
 
 
-# Open-dCoder and Stable-DiffCoder have files of these types, which have no other model for masks.
-for _causal, _model in ((Qwen2Config, A2DQwen2ForMaskedDiffusion), (LlamaConfig, A2DLlamaForMaskedDiffusion)):
+# Open-dCoder and Stable-DiffCoder have files of these types, and students with a causal past have such bases. No other
+# model for masks is of these types.
+for _causal, _model in (
+    (LlamaConfig, A2DLlamaForMaskedDiffusion),
+    (MistralConfig, A2DLlamaForMaskedDiffusion),
+    (Qwen2Config, A2DQwen2ForMaskedDiffusion),
+    (Qwen3Config, A2DQwen3ForMaskedDiffusion),
+):
     AutoModelForMaskedLM._model_mapping.register(_causal, _model, exist_ok=True)

@@ -1,0 +1,123 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Decoding of autoregressive models by windows of masks: these propose tokens, which causal logits verify.
+
+A pass computes the tokens that the last pass proposed, causally and without the adapter, and after them masks, with
+the adapter. The proposals that agree with the model's own tokens are committed, and its own next token with them. If
+all agree, the masks' predictions are the next proposals, up to the first that the commit rule would not commit.
+Self-speculative decoding with mask tokens is from https://huggingface.co/papers/2507.11851.
+"""
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from hf_dparallel_rules.certainty import measure_certainty
+
+from .canvas import Canvas
+from .configuration import DiffusionGenerationConfig
+from .decoder import Decoder
+from .parts import Change
+from .prediction import TokenPrediction
+
+
+class WindowDecoder(Decoder):
+    """Decodes rows of a model with a causal past by windows of masks, which begin wherever a row stands.
+
+    With `exact=True` masks propose and the causal logits verify; else what the masks propose is committed. With a
+    generator the draws of a verified row are the ones of one token at a time: each token has its own, in order, which
+    is kept for the next pass if the token before is not decided yet.
+    """
+
+    def _make_canvas(self) -> Canvas:
+        config, model = self.config, self.model
+        # One token in each pass needs no masks.
+        is_plain = config.commit_rule() in (None, "denoising_steps") or config.block_length == 1
+        num_masks = 0 if is_plain else config.block_length - int(model.shift_logits)
+        # By row id, the noise of its next tokens, `(vocab_size,)` each.
+        self._noise: dict[int, list[torch.Tensor]] = {}
+        return Canvas(config, attention=model.attention, num_masks=num_masks)
+
+    def _run_pass(self) -> None:
+        canvas = self.canvas
+        columns, is_open = canvas.open_columns()
+        logits = self.runner.logits(columns)
+        if self.config.exact:
+            prediction, change, num_proposals = self._verify(columns, is_open, logits)
+        else:
+            prediction, change, num_proposals = self._accept(columns, logits)
+        canvas.commit(prediction.columns, *change)
+        num_decided = [status.num_decided for status in canvas.status]
+        canvas.advance((prediction.masked & prediction.entropy.isnan()).sum(dim=1), num_proposals)
+        for row_id, status, before in zip(canvas.row_ids, canvas.status, num_decided, strict=True):
+            del self._noise.get(row_id, [])[: status.num_decided - before]
+        for part in self.parts:
+            part.after(prediction, change)
+
+    def _verify(
+        self, columns: torch.LongTensor, is_open: torch.BoolTensor, logits: torch.Tensor
+    ) -> tuple[TokenPrediction, Change, torch.LongTensor]:
+        """Returns the model's own tokens, the change up to the first that was not proposed, and how many are proposed.
+
+        Proposes further tokens in rows of which all proposals are the model's own tokens.
+        """
+        canvas, count = self.canvas, columns.shape[1]
+        prediction = self._predict_causal(columns, logits[:, :count])
+        prediction.masked = is_open
+        agrees = is_open & (prediction.tokens == canvas.proposals.value.gather(1, columns))
+        num_agreeing = agrees.cumprod(dim=1).sum(dim=1, keepdim=True)
+        change = Change(prediction.tokens, is_open & (canvas.column_ids[:count] <= num_agreeing))
+        for part in self.parts:
+            change = part.change(prediction, change)
+        is_clean = num_agreeing == is_open.sum(dim=1, keepdim=True) - 1
+        return prediction, change, self._propose(logits[:, count:], columns[:, :1] + num_agreeing + 1, is_clean)
+
+    def _accept(
+        self, columns: torch.LongTensor, logits: torch.Tensor
+    ) -> tuple[TokenPrediction, Change, torch.LongTensor]:
+        """Returns the predictions of a pass, and the change up to the first that the commit rule does not commit."""
+        canvas, count = self.canvas, logits.shape[1]
+        columns = columns + canvas.column_ids[:count]
+        prediction = self._sample(columns, self._processed(columns, logits), [count] * len(columns))
+        prediction.masked = canvas.block.gather(1, columns) < canvas.layout.max_new_tokens
+        is_sure = self.rule(prediction, prediction.masked) | (canvas.column_ids[:count] == 0)
+        change = Change(prediction.tokens, prediction.masked & is_sure.cumprod(dim=1).bool())
+        return prediction, change, torch.zeros_like(canvas.nfe)
+
+    def _predict_causal(self, columns: torch.LongTensor, logits: torch.Tensor) -> TokenPrediction:
+        """Predicts the tokens of the open places as one token at a time would."""
+        logits, noise = self._processed(columns, logits), None
+        if self.config.temperature > 0:
+            noise = torch.ones_like(logits, dtype=torch.float32)
+            for row, (row_id, status) in enumerate(zip(self.canvas.row_ids, self.canvas.status, strict=True)):
+                drawn = self._noise.setdefault(row_id, [])
+                while len(drawn) < status.num_open:
+                    drawn.append(torch.empty_like(noise[0, 0]).exponential_(generator=self.generators.get(row_id)))
+                noise[row, : status.num_open] = torch.stack(drawn[: status.num_open])
+        return self._sample(columns, logits, noise=noise)
+
+    def _propose(self, logits: torch.Tensor, first: torch.LongTensor, is_clean: torch.BoolTensor) -> torch.LongTensor:
+        """Writes what masks propose for the columns `first` and after, and returns how many of each row, `(rows,)`."""
+        canvas, mask_token_id = self.canvas, self.config.mask_token_id
+        if not logits.shape[1]:
+            return torch.zeros_like(canvas.nfe)
+        order = canvas.column_ids[: logits.shape[1]]
+        proposed = TokenPrediction(**vars(measure_certainty(logits, mask_token_id)), logits=logits)
+        is_sure = self.rule(proposed, torch.ones_like(proposed.tokens, dtype=torch.bool)).cumprod(dim=1).bool()
+        # The last token of the answer is never proposed: the pass that verifies the one before it predicts it.
+        room = canvas.layout.max_new_tokens - 1 - canvas.block.gather(1, first)
+        is_proposed = is_sure & is_clean & (order < room)
+        tokens = proposed.tokens.where(is_proposed, mask_token_id)
+        empty = torch.full_like(canvas.sequences, mask_token_id)
+        canvas.proposals.value = empty.scatter(1, first + order, tokens)
+        return is_proposed.sum(dim=1)
+
+    def _leave(self, row_id: int) -> dict[str, Any]:
+        self._noise.pop(row_id, None)
+        return super()._leave(row_id)
+
+
+def make_decoder(model: PreTrainedModel, config: DiffusionGenerationConfig, *args: Any) -> Decoder:
+    """Returns the decoder of a resolved configuration; further arguments are those of [`Decoder`]."""
+    is_windowed = config.exact or model.is_autoregressive
+    return (WindowDecoder if is_windowed else Decoder)(model, config, *args)

@@ -1,0 +1,66 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Windows of masks at random places of an answer, as decoding by an autoregressive model meets them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from .collator import DataCollatorForSemiAutoregressiveMasking
+from .objective import IGNORE_INDEX
+
+
+@dataclass
+class WindowCollator(DataCollatorForSemiAutoregressiveMasking):
+    r"""
+    Data collator for autoregressive models with a causal past: `block_length - 1` masks follow a random token of the
+    prompt's end or of the answer, and each predicts the token after its place.
+
+    A row has one window for every `block_length - 1` tokens of its answer, at different places. A window sees the
+    tokens before it, which are computed once for all windows of the row, and itself. All its tokens are masked, so
+    there is one view, and `mask_ratio`, `masking` and `complementary_masking` have no meaning.
+
+    Args:
+        mask_token_id, eos_token_id, settings:
+            As in [`DataCollatorForSemiAutoregressiveMasking`].
+    """
+
+    def __post_init__(self):
+        self.complementary_masking = False
+        super().__post_init__()
+
+    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        r"""
+        Masks and batches `examples`.
+
+        Returns:
+            `dict` of `torch.LongTensor`s. Of shape `(len(examples), num_masks)`: `input_ids`, all masks;
+            `position_ids`; `window`, the position at which the window of each mask begins; `labels`, -100 after the
+            end of the answer. Of shape `(len(examples), length)`: `past_ids`, the tokens, padded on the right.
+        """
+        past_ids, starts = zip(*map(self._windows, examples), strict=True)
+        lengths = torch.tensor([len(ids) for ids in past_ids])[:, None]
+        past_ids = pad_sequence(list(past_ids), batch_first=True, padding_value=self.eos_token_id)
+        # Rows with fewer windows have some behind their end, which predict nothing.
+        window = pad_sequence(list(starts), batch_first=True, padding_value=past_ids.shape[1])
+        window = window.repeat_interleave(self.block_length - 1, dim=1)
+        position_ids = window + torch.arange(self.block_length - 1).repeat(window.shape[1] // (self.block_length - 1))
+        predicted = position_ids + 1
+        labels = past_ids.gather(1, predicted.clamp(max=past_ids.shape[1] - 1))
+        return {
+            "input_ids": torch.full_like(window, self.mask_token_id),
+            "position_ids": position_ids,
+            "window": window,
+            "labels": labels.masked_fill(predicted >= lengths, IGNORE_INDEX),
+            "past_ids": past_ids,
+        }
+
+    def _windows(self, example: dict[str, Any]) -> tuple[torch.LongTensor, torch.LongTensor]:
+        """Returns the tokens of a row, and the positions at which its windows begin."""
+        prompt, completion, _ = self.read_row(example)
+        size = self.block_length - 1
+        # A window that begins at the last token has nothing to predict.
+        num_places = max(len(completion) - 1, 1)
+        places = torch.randperm(num_places, generator=self._generator(prompt, completion))
+        return torch.cat([prompt, completion]), len(prompt) + places[: -(-len(completion) // size)]

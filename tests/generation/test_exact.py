@@ -1,0 +1,396 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Exact decoding: whatever the masks propose, the answer is the autoregressive model's, token by token."""
+
+import copy
+import functools
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    CompileConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LogitsProcessor,
+    LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from hf_dparallel.generation.mask_gate import gate_adapters
+from hf_dparallel.models.a2d.modeling_a2d import (
+    A2DLlamaForMaskedDiffusion,
+    A2DQwen2ForMaskedDiffusion,
+    A2DQwen3ForMaskedDiffusion,
+)
+from hf_dparallel.training.window_collator import WindowCollator
+
+from ..helpers import left_padded, make_llada, make_nemotron, make_tokenizer, refuses
+
+
+VOCABULARY, MASK, EOS = 24, 23, 1
+FAMILIES = [A2DLlamaForMaskedDiffusion, A2DQwen2ForMaskedDiffusion, A2DQwen3ForMaskedDiffusion]
+EVERYTHING = 1e-9
+LORA = {"r": 8, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"]}
+LORA |= {"alora_invocation_tokens": [MASK], "lora_alpha": 16}
+
+
+def make_model(of=A2DLlamaForMaskedDiffusion, seed=0, adapter=True):
+    """A model in float64 whose adapter proposes the last token again, which is right from 15 on only.
+
+    3 follows 2 and so on up to 8, which the end token follows; 15 follows 14, and so on back to 9.
+    """
+    torch.manual_seed(seed)
+    config = of.config_class(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=256,
+        bos_token_id=None,
+        eos_token_id=EOS,
+        pad_token_id=0,
+        mask_token_id=MASK,
+        block_length=5,
+        causal_past=True,
+        shift_logits=True,
+    )
+    model = of(config).double().eval()
+    with torch.no_grad():
+        embeddings = model.model.embed_tokens.weight
+        after = {token: [token] for token in range(15, MASK)}
+        for token in (*range(3, 9), *range(10, 16)):
+            after[token] = [*after.get(token, []), token - 1]
+        after[EOS] = [8]
+        model.lm_head.weight.zero_()
+        for token, before in after.items():
+            model.lm_head.weight[token] = 8 * embeddings[before].sum(dim=0)
+    if adapter:
+        add_adapter(model)
+    return model
+
+
+@functools.cache
+def trained_adapter(of, seed) -> dict[str, torch.Tensor]:
+    """Returns the weights of an adapter that has learned some of a model's answers."""
+    model = make_model(of, adapter=False).float()
+    model.add_adapter(LoraConfig(**LORA))
+    prompts = make_ragged(48, seed)
+    rows = [
+        {"prompt_ids": prompt, "completion_ids": row.tokens.tolist()}
+        for prompt, row in zip(prompts, model.generate_many(prompts, max_new_tokens=24), strict=True)
+    ]
+    collator = WindowCollator(MASK, EOS, block_length=5, seed=seed)
+    weights = [weight for name, weight in model.named_parameters() if "lora" in name]
+    torch.manual_seed(seed)
+    optimizer = torch.optim.AdamW(weights, lr=1e-2)
+    for step in range(40):
+        batch = collator(rows[16 * (step % 3) : 16 * (step % 3 + 1)])
+        collator.set_epoch(step)
+        labels = batch.pop("labels")
+        logits = model.score(batch, labels != -100)
+        torch.nn.functional.cross_entropy(logits, labels[labels != -100]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {name: weight.detach().double() for name, weight in model.named_parameters() if "lora" in name}
+
+
+def add_adapter(model, seed=0, name="default"):
+    model.add_adapter(LoraConfig(**LORA), name)
+    trained = trained_adapter(type(model), seed)
+    for path, weight in model.named_parameters():
+        if name in path.split(".") and "lora" in path:
+            weight.data = trained[path.replace(name, "default")].clone()
+
+
+def make_ragged(count, seed=0):
+    rng = random.Random(seed)
+    return [[rng.randrange(2, MASK) for _ in range(rng.randrange(1, 14))] for _ in range(count)]
+
+
+def causal_logits(model, ids):
+    """Returns the logits of the next token, as the autoregressive model computes them: a causal mask, no adapter."""
+    length = len(ids)
+    mask = torch.ones(length, length, dtype=torch.bool).tril()[None, None]
+    tokens = torch.tensor([ids])
+    with torch.no_grad():
+        hidden = model.model(input_ids=tokens, attention_mask={"full_attention": mask}).last_hidden_state[0, -1]
+        return model.lm_head(hidden)
+
+
+def one_at_a_time(model, prompt, count, warpers=(), generator=None):
+    """Returns the answer of a plain loop."""
+    ids = list(prompt)
+    while len(ids) < len(prompt) + count:
+        scores = causal_logits(model, ids).float()[None]
+        scores[:, MASK] = -torch.inf
+        for warper in warpers:
+            scores = warper(torch.tensor([ids]), scores)
+        if generator is None:
+            token = int(scores.argmax())
+        else:
+            noise = torch.empty(VOCABULARY).exponential_(generator=generator)
+            token = int((scores.softmax(-1)[0] / noise).argmax())
+        ids.append(token)
+        if token == EOS:
+            break
+    return ids[len(prompt) :]
+
+
+def answers_of(out, width):
+    answers = []
+    for row in out.sequences[:, width:].tolist():
+        answers.append(row[: row.index(EOS) + 1] if EOS in row else row)
+    return answers
+
+
+def decode(model, prompts, **settings):
+    ids, attention_mask = left_padded(prompts)
+    settings = {"max_new_tokens": 30, "confidence_threshold": EVERYTHING} | settings
+    out = model.generate(ids, attention_mask=attention_mask, return_dict_in_generate=True, **settings)
+    return out, answers_of(out, ids.shape[1])
+
+
+@pytest.mark.parametrize("of", FAMILIES)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"confidence_threshold": EVERYTHING},
+        {"confidence_threshold": 0.5},
+        {"entropy_threshold": 1.0},
+        {"entropy_budget": 2.0},
+        {"confidence_threshold": 0.3, "block_length": 1},
+        {"confidence_threshold": 0.3, "block_length": 17},
+        {"confidence_threshold": EVERYTHING, "cache_implementation": "none"},
+        {"confidence_threshold": EVERYTHING, "stop_at_eos": False},
+    ],
+)
+def test_answers_are_those_of_the_autoregressive_model(of, settings):
+    model, prompts = make_model(of), make_ragged(6)
+    settings = {"confidence_threshold": None} | settings
+    out, answers = decode(model, prompts, **settings)
+    assert answers == [one_at_a_time(model, prompt, 30) for prompt in prompts]
+    assert (out.nfe <= torch.tensor([len(answer) for answer in answers])).all() or not settings.get(
+        "stop_at_eos", True
+    )
+
+
+def test_proposals_save_passes_and_one_token_a_pass_saves_none():
+    model, prompts = make_model(), make_ragged(8)
+    out, answers = decode(model, prompts)
+    assert out.nfe.sum() < 0.8 * sum(map(len, answers))
+    plain, same = decode(model, prompts, confidence_threshold=None)
+    assert same == answers and plain.nfe.tolist() == [len(answer) for answer in answers]
+
+
+def test_transformers_gives_the_same():
+    model, prompts = make_model().float(), make_ragged(5)
+    ours = ("mask_token_id", "block_length", "causal_past", "shift_logits", "model_type")
+    config = {name: value for name, value in model.config.to_dict().items() if name not in ours}
+    causal = LlamaForCausalLM(LlamaConfig(**config)).eval()
+    causal.load_state_dict(make_model(adapter=False).state_dict())
+    ids, attention_mask = left_padded(prompts)
+    plain = {"max_new_tokens": 30, "do_sample": False, "suppress_tokens": [MASK], "pad_token_id": 0}
+    expected = causal.generate(ids, attention_mask=attention_mask, eos_token_id=EOS, **plain)
+    out, _ = decode(model, prompts)
+    assert torch.equal(out.sequences[:, : expected.shape[1]], expected)
+
+
+def test_a_row_is_the_same_alone_in_a_batch_and_in_slots():
+    model, prompts = make_model(), make_ragged(9, seed=1)
+    out, answers = decode(model, prompts, confidence_threshold=0.4)
+    for prompt, answer, nfe in zip(prompts, answers, out.nfe.tolist(), strict=True):
+        alone, of_alone = decode(model, [prompt], confidence_threshold=0.4)
+        assert (of_alone[0], alone.nfe.item()) == (answer, nfe)
+    rows = list(model.generate_many(prompts, batch_size=3, max_new_tokens=30, confidence_threshold=0.4))
+    assert [row.tokens[: row.num_tokens].tolist() for row in rows] == answers
+    assert [row.nfe for row in rows] == out.nfe.tolist()
+
+
+@pytest.mark.parametrize(
+    "sampling", [{"temperature": 1.0}, {"temperature": 0.7, "top_k": 5}, {"temperature": 1.5, "top_p": 0.8}]
+)
+def test_samples_are_those_of_one_token_at_a_time(sampling):
+    model, prompts = make_model(), make_ragged(6, seed=2)
+    warpers = [TemperatureLogitsWarper(sampling["temperature"])]
+    warpers += [TopKLogitsWarper(sampling["top_k"])] if "top_k" in sampling else []
+    warpers += [TopPLogitsWarper(sampling["top_p"])] if "top_p" in sampling else []
+
+    def generators():
+        return [torch.Generator().manual_seed(seed) for seed in range(len(prompts))]
+
+    expected = [
+        one_at_a_time(model, prompt, 30, warpers, generator)
+        for prompt, generator in zip(prompts, generators(), strict=True)
+    ]
+    out, answers = decode(model, prompts, generator=generators(), **sampling)
+    assert answers == expected
+    assert out.nfe.sum() < sum(map(len, answers))
+
+
+class EvenAfterOdd(LogitsProcessor):
+    """Keeps out tokens of the parity of the last one, and fails for a sequence in which it was not asked."""
+
+    def __call__(self, input_ids, scores):
+        assert len(input_ids) == 1 and not (input_ids == MASK).any()
+        parity = torch.arange(scores.shape[-1]) % 2 == input_ids[0, -1] % 2
+        return scores.masked_fill(parity, -torch.inf)
+
+
+@pytest.mark.parametrize(
+    ("settings", "warpers"),
+    [
+        ({"repetition_penalty": 1.5}, [RepetitionPenaltyLogitsProcessor(1.5)]),
+        ({"logits_processor": LogitsProcessorList([EvenAfterOdd()])}, [EvenAfterOdd()]),
+        (
+            {"suppress_tokens": [4, 5, 6]},
+            [lambda ids, scores: scores.index_fill(1, torch.tensor([4, 5, 6]), -torch.inf)],
+        ),
+    ],
+)
+def test_processors_see_what_they_would_one_token_at_a_time(settings, warpers):
+    model, prompts = make_model(), make_ragged(5, seed=3)
+    _, answers = decode(model, prompts, **settings)
+    assert answers == [one_at_a_time(model, prompt, 30, warpers) for prompt in prompts]
+
+
+def test_min_new_tokens_and_stop_strings():
+    model, prompts, tokenizer = make_model(), make_ragged(6, seed=4), make_tokenizer()
+    _, longer = decode(model, prompts, min_new_tokens=30)
+    assert all(EOS not in answer[:-1] for answer in longer)
+    text = tokenizer.decode(longer[0][10:12])
+    out, _ = decode(model, prompts[:1], min_new_tokens=30, stop_strings=text, tokenizer=tokenizer)
+    tokens = out.sequences[0, len(prompts[0]) :].tolist()
+    end = next(n for n in range(1, 31) if text in tokenizer.decode(longer[0][:n]))
+    assert tokens[:end] == longer[0][:end] and set(tokens[end:]) <= {0, EOS}
+
+
+def test_probabilities_are_the_causal_ones():
+    model, prompts = make_model(), make_ragged(3, seed=5)
+    out, answers = decode(model, prompts, output_certainty=True)
+    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        for place, step in enumerate(out.commit_step[row].tolist()[: len(answer)]):
+            scores = causal_logits(model, prompt + answer[:place])
+            expected = scores.softmax(-1)[answer[place]]
+            assert float(out.confidences[row, step, place]) == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_a_streamer_gets_the_answer_in_order():
+    model, prompt = make_model(), make_ragged(1, seed=6)[0]
+    sent = []
+    streamer = SimpleNamespace(put=lambda value: sent.extend(value.flatten().tolist()), end=lambda: sent.append("end"))
+    model.generate(torch.tensor([prompt]), max_new_tokens=30, confidence_threshold=EVERYTHING, streamer=streamer)
+    assert sent == prompt + one_at_a_time(model, prompt, 30) + ["end"]
+
+
+def test_free_decoding_commits_what_masks_propose_in_fewer_passes():
+    model, prompts = make_model(), make_ragged(6, seed=7)
+    exact, _ = decode(model, prompts, min_new_tokens=30)
+    free, _ = decode(model, prompts, min_new_tokens=30, exact=False)
+    assert free.nfe.sum() < exact.nfe.sum()
+    assert free.nfe.tolist() == [6] * 6
+    # The first token of each pass is the causal one of what stands before it.
+    width = max(map(len, prompts))
+    for row, prompt in enumerate(prompts):
+        tokens = free.sequences[row, width:].tolist()
+        for place in (0, 5, 10):
+            scores = causal_logits(model, prompt + tokens[:place])
+            scores[[MASK, EOS]] = -torch.inf
+            assert int(scores.argmax()) == tokens[place]
+
+
+def test_nemotron_is_verified_by_its_own_causal_mode():
+    model = make_nemotron().double().eval()
+    with torch.no_grad():
+        model.lm_head.weight.copy_(8 * model.model.embed_tokens.weight.roll(1, dims=0))
+    mask, eos = model.config.mask_token_id, model.generation_config.eos_token_id or model.config.eos_token_id
+    prompts = [[3, 4, 5], [6], [7, 8, 3, 4, 9, 5]]
+    ids, attention_mask = left_padded(prompts)
+    settings = {"max_new_tokens": 24, "confidence_threshold": EVERYTHING, "exact": True, "stop_at_eos": False}
+    out = model.generate(ids, attention_mask=attention_mask, return_dict_in_generate=True, **settings)
+    for row, prompt in enumerate(prompts):
+        expected = list(prompt)
+        for _ in range(24):
+            scores = causal_logits(model, expected)
+            scores[mask] = -torch.inf
+            expected.append(int(scores.argmax()))
+        assert out.sequences[row, -24:].tolist() == expected[len(prompt) :], eos
+    assert out.nfe.max() <= 24
+
+
+class TestAdapter:
+    def test_it_acts_on_masks_only(self):
+        model = make_model()
+        plain = make_model(adapter=False)
+        ids = torch.tensor([make_ragged(1)[0]])
+        with torch.no_grad():
+            assert torch.equal(model(input_ids=ids).logits, plain(input_ids=ids).logits)
+            with gate_adapters(model).on(torch.ones_like(ids, dtype=torch.bool)):
+                assert not torch.equal(model(input_ids=ids).logits, plain(input_ids=ids).logits)
+            assert torch.equal(model(input_ids=ids).logits, plain(input_ids=ids).logits)
+
+    def test_a_peft_model_and_a_copy_decode_the_same(self):
+        prompts = make_ragged(4, seed=8)
+        model = make_model()
+        expected, _ = decode(model, prompts)
+        copied, _ = decode(copy.deepcopy(model), prompts)
+        assert torch.equal(copied.sequences, expected.sequences) and torch.equal(copied.nfe, expected.nfe)
+        wrapped = get_peft_model(make_model(adapter=False), LoraConfig(**LORA))
+        for name, weight in wrapped.get_base_model().named_parameters():
+            if "lora" in name:
+                weight.data = trained_adapter(A2DLlamaForMaskedDiffusion, 0)[name]
+        ids, attention_mask = left_padded(prompts)
+        settings = {"max_new_tokens": 30, "confidence_threshold": EVERYTHING, "return_dict_in_generate": True}
+        out = wrapped.generate(input_ids=ids, attention_mask=attention_mask, **settings)
+        assert torch.equal(out.sequences, expected.sequences) and torch.equal(out.nfe, expected.nfe)
+
+    def test_several_adapters_are_switched(self):
+        model, prompts = make_model(), make_ragged(4, seed=9)
+        _, answers = decode(model, prompts)
+        add_adapter(model, seed=5, name="other")
+        for name in ("default", "other"):
+            model.set_adapter(name)
+            out, same = decode(model, prompts)
+            alone = make_model(adapter=False)
+            add_adapter(alone, seed=0 if name == "default" else 5)
+            assert same == answers and torch.equal(out.nfe, decode(alone, prompts)[0].nfe)
+
+    def test_merging_is_refused_by_name(self):
+        with pytest.raises(ValueError, match="acts on masks only"):
+            make_model().merge_and_unload()
+
+
+@pytest.mark.parametrize("settings", [{}, {"block_length": 3}])
+def test_compiled_passes_give_the_same(settings):
+    model, prompts = make_model(), make_ragged(3, seed=10)
+    expected, answers = decode(model, prompts, max_new_tokens=12, **settings)
+    config = CompileConfig(backend="eager", fullgraph=False, dynamic=False, mode=None)
+    out, same = decode(model, prompts, max_new_tokens=12, compile_config=config, **settings)
+    assert same == answers and torch.equal(out.nfe, expected.nfe)
+
+
+@pytest.mark.parametrize(
+    ("setting", "settings"),
+    [
+        ("revocation_threshold", {"revocation_threshold": 0.9}),
+        ("editing_threshold", {"editing_threshold": 0.9}),
+        ("max_active_blocks", {"max_active_blocks": 2}),
+        ("max_new_tokens", {"max_new_tokens": 0}),
+        ("denoising_steps", {"denoising_steps": 8, "confidence_threshold": None}),
+    ],
+)
+def test_what_has_no_meaning_is_refused(setting, settings):
+    with refuses(setting):
+        decode(make_model(), [[2, MASK, 3]] if setting == "max_new_tokens" else [[2, 3]], **settings)
+
+
+def test_a_model_with_another_attention_is_refused():
+    with refuses("exact", match="causal"):
+        make_llada().generate(torch.tensor([[2, 3]]), max_new_tokens=8, exact=True)
