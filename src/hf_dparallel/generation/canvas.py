@@ -104,6 +104,8 @@ class Canvas:
     open_from: torch.LongTensor
     open_to: torch.LongTensor
     num_revisions: torch.LongTensor
+    # With windows of masks: the proposed tokens, the mask token elsewhere.
+    proposals: RowTensor
     # 0, 1, ..., `(width,)`.
     column_ids: torch.LongTensor
     # The longest row. For compiled code a multiple of 64, which never falls.
@@ -136,8 +138,8 @@ class Canvas:
         self._of_parts: list[RowTensor] = []
         self.width = 0
         self._set_width()
-        # The proposed tokens, the mask token elsewhere.
-        self.proposals = self.row_tensor(config.mask_token_id) if self.moves_windows else None
+        if self.moves_windows:
+            self.proposals = self.row_tensor(config.mask_token_id)
 
     def __len__(self) -> int:
         return len(self.row_ids)
@@ -199,7 +201,7 @@ class Canvas:
 
     def input_ids(self) -> torch.LongTensor:
         """Returns the token ids that a pass reads, `(rows, width)`: undecided tokens as they are proposed."""
-        return self.sequences if self.proposals is None else self.sequences.where(~self.masked, self.proposals.value)
+        return self.sequences.where(~self.masked, self.proposals.value) if self.moves_windows else self.sequences
 
     def is_window(self) -> torch.BoolTensor:
         """Returns the columns after all decided and proposed tokens, `(rows, width)`."""
