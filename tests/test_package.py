@@ -187,7 +187,7 @@ def test_the_page_for_readers_has_the_layers_and_the_files():
     files = re.findall(r"^\| `(hf_dparallel\S+)` \| (\d+) \|", page, flags=re.MULTILINE)
     lengths = {name: len((SOURCES / name).read_text().splitlines()) for name, _ in files}
     assert lengths == {name: pytest.approx(int(told), rel=0.05, abs=5) for name, told in files}
-    assert 1700 <= sum(lengths.values()) <= 2000
+    assert 1700 <= sum(lengths.values()) <= 2100
 
 
 @pytest.mark.parametrize("package", ["evaluation", "inspection", "models"])
