@@ -104,7 +104,7 @@ def test_bad_arguments_are_found_before_decoding():
     def needs_solution(completions, solution, level=1, **kwargs):
         return [1.0] * len(completions)
 
-    message = r"`needs_solution` cannot be called .* \['prompt', 'answer'\]: .* 'solution'. Rename the column"
+    message = r"`needs_solution` cannot be called with \['answer', .*\]: .* 'solution'. Rename the column"
     with pytest.raises(ValueError, match=message):
         evaluate_decoding(model, tokenizer, prompts, [reward_of_the_text, needs_solution], RECIPE)
     with pytest.raises(ValueError, match=r"already has the columns \['completion_ids'\].*remove_columns"):
