@@ -122,25 +122,22 @@ def test_a_checkpoint_that_is_being_written_over_is_not_whole(tmp_path, monkeypa
 def test_a_training_that_diverges_stops_and_keeps_the_checkpoints_before(tmp_path):
     class Break(TrainerCallback):
         def on_step_end(self, args, state, control, model=None, **kwargs):
-            if state.global_step == 3:
+            if state.global_step == 2:
                 next(weight for weight in model.parameters() if weight.requires_grad).data[0] = float("nan")
 
-    trainer = make_trainer(tmp_path, peft_config=lora(), **(SAVING | {"save_total_limit": 1, "num_train_epochs": 3}))
-    trainer.add_callback(Break())
-    with pytest.raises(FloatingPointError, match="at step 3. .*checkpoint-2"):
-        trainer.train()
-    assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-2")
-
-    trainer = make_trainer(tmp_path / "unsaved", peft_config=lora(), num_train_epochs=3)
-    trainer.add_callback(Break())
-    with pytest.raises(FloatingPointError, match="at step 4. Lower `learning_rate`"):
+    def train(folder, **settings):
+        trainer = make_trainer(folder, peft_config=lora(), **settings)
+        trainer.add_callback(Break())
         trainer.train()
 
+    with pytest.raises(FloatingPointError, match="at step 2. .*checkpoint-1"):
+        train(tmp_path, **SAVING, save_total_limit=1)
+    assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-1")
+    with pytest.raises(FloatingPointError, match="at step 3. Lower `learning_rate`"):
+        train(tmp_path / "unsaved", rows=6)
     # After the last step there is neither a loss to log nor a checkpoint to save.
-    trainer = make_trainer(tmp_path / "last", peft_config=lora())
-    trainer.add_callback(Break())
-    with pytest.raises(FloatingPointError, match="at step 3"):
-        trainer.train()
+    with pytest.raises(FloatingPointError, match="at step 2"):
+        train(tmp_path / "last", rows=4)
 
 
 KILLED_RUNS = """
