@@ -79,10 +79,7 @@ def adapter_folder(model: "PreTrainedModel | PeftModel") -> str:
 def special_token_id(
     name: str, model: "PreTrainedModel | PeftModel", processing_class: PreTrainedTokenizerBase | None
 ) -> int:
-    """Returns the `mask_token_id` that decoding uses, or the `eos_token_id`, for which the tokenizer comes first.
-
-    The Trainer copies the tokenizer's EOS token to the model, but not its mask token.
-    """
+    """Returns the `mask_token_id` that decoding uses, or the `eos_token_id`: that of the tokenizer, as in Trainer."""
     base = base_model(model)
     recipes = base.recipes() if hasattr(base, "recipes") else [getattr(base, "generation_config", None)]
     sources = [*recipes, base.config.get_text_config(), processing_class]

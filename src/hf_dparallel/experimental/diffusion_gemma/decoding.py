@@ -27,14 +27,10 @@ class DiffusionGemmaOutput(ModelOutput):
     """The result of [`generate`] with `return_dict_in_generate=True`.
 
     Args:
-        sequences (`torch.LongTensor` of shape `(batch_size, prompt_length + max_new_tokens)`):
-            Prompts and answers, padded after the first end token.
-        nfe (`torch.LongTensor` of shape `(batch_size,)`):
-            Decoder passes that each row took part in.
-        encoder_passes (`torch.LongTensor` of shape `(batch_size,)`):
-            Encoder passes beside them, one for each canvas.
-        tokens_per_forward (`torch.FloatTensor` of shape `(batch_size,)`):
-            New tokens up to and including the first end token, over `nfe`.
+        sequences (`(batch_size, prompt_length + max_new_tokens)`): prompts and answers, padded after the end token.
+        nfe (`(batch_size,)`): decoder passes that each row took part in.
+        encoder_passes (`(batch_size,)`): encoder passes beside them, one for each canvas.
+        tokens_per_forward (`(batch_size,)`): new tokens up to and including the first end token, over `nfe`.
     """
 
     sequences: torch.LongTensor
