@@ -33,14 +33,11 @@ PARTS = [
     # Its Trainer
     ("transformers:Trainer", "_signature_columns", "the columns of the collator, which are not those of `forward`; "
      "without `remove_unused_columns` all would be sent to each process"),
-    ("transformers:Trainer", "_hp_search_setup", "settings of a trial are checked"),
-    ("transformers:Trainer", "_get_dataloader", "tokenizes a data set when it is first read"),
+    ("transformers:Trainer", "_get_dataloader", "the same masks in each evaluation"),
     ("transformers:Trainer", "_load_from_checkpoint _load_best_model", "adapters of a `load_adapter`, complete or not "
      "at all"),
-    ("transformers:Trainer", "_save_checkpoint _save_rng_state", "a checkpoint that was cut off is not resumed"),
-    ("transformers:Trainer", "_init_training_state", "a streamed data set is resumed within a later pass"),
-    ("transformers:Trainer", "_get_train_sampler", "rows are grouped by length before they are tokenized"),
-    ("transformers.trainer_pt_utils", "LengthGroupedSampler", "the same"),
+    ("transformers:Trainer", "_save_checkpoint", "a checkpoint that was cut off is not resumed"),
+    ("transformers:Trainer", "_init_training_state", "a finished run takes no more steps"),
     ("transformers:Trainer", "_save _internal_call _finish_current_push", "the card and the recipe "
      "in every push"),
     ("transformers:TrainingArguments", "_VALID_DICT_FIELDS", "`chat_template_kwargs` as JSON on the command line"),

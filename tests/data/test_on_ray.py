@@ -63,6 +63,7 @@ def kill_once(folder: Path, model) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray, about its own settings
 def test_a_cluster_writes_the_folder_of_one_process(ray_cluster, tmp_path):
     prompts = make_prompts(1000)
     expected = generate_trajectories(make_llada(), make_tokenizer(), prompts, RECIPE)
