@@ -17,7 +17,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -26,7 +26,14 @@ from typing import Any
 import torch
 from exact_tasks import draw_rows, is_right
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer, HfArgumentParser, LlamaForCausalLM, set_seed
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    CompileConfig,
+    HfArgumentParser,
+    LlamaForCausalLM,
+    set_seed,
+)
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, convert_to_diffusion
 from hf_dparallel.environment import describe_environment
@@ -35,6 +42,7 @@ from hf_dparallel.reports import write_json
 
 # New tokens of an answer, at most.
 LENGTHS = {"requests": 64, "counting": 64, "chat": 128}
+RATES = (3e-5, 1e-4, 3e-4)
 THRESHOLDS = (1e-6, 0.3, 0.5, 0.7, 0.9)
 # The template of SmolLM2 without its system prompt of 25 tokens.
 TEMPLATE = (
@@ -77,8 +85,11 @@ class Arguments:
     tuning_prompts: int = 100
     test_prompts: int = 1000
     timed_prompts: int = 40
-    parallel: int = field(default=1, metadata={"help": "Adapters trained at the same time."})
-    run: str | None = field(default=None, metadata={"help": "JSON of one run, to train only this adapter."})
+    repetitions: int = field(default=5, metadata={"help": "Turns of the timing."})
+    compiled: bool = field(default=False, metadata={"help": "Also time compiled passes of both, on a GPU."})
+    timing: bool = field(default=True, metadata={"help": "Whether to time, and not only train and check."})
+    parallel: int = field(default=1, metadata={"help": "Processes that train at the same time."})
+    job: str | None = field(default=None, metadata={"help": "A function of this script and its arguments, as JSON."})
 
 
 class Bench:
@@ -128,11 +139,12 @@ class Bench:
         """Fine-tunes the Llama with three learning rates, and returns the folder of the best."""
         if task == "chat":
             return str(self.folder / "smollm2")
-        curves = {}
-        for rate in (3e-5, 1e-4, 3e-4):
-            curves[rate] = self.once(f"teach-{task}-{rate:g}", lambda rate=rate: self._fine_tune(task, rate))
+        curves = {rate: self.fine_tune(task, rate) for rate in RATES}
         best = max(curves, key=lambda rate: curves[rate]["right"])
         return str(self.folder / f"{task}-{best:g}")
+
+    def fine_tune(self, task: str, rate: float) -> dict[str, Any]:
+        return self.once(f"teach-{task}-{rate:g}", lambda: self._fine_tune(task, rate))
 
     def _fine_tune(self, task: str, rate: float) -> dict[str, Any]:
         set_seed(0)
@@ -166,23 +178,24 @@ class Bench:
         right = [is_right(task, row["answer"], text) for row, text in zip(rows, texts, strict=True)]
         return {"rate": rate, "steps": steps, "right": sum(right) / len(right), "losses": losses[::10]}
 
-    def answers(self, task: str) -> dict[str, Any]:
-        """Returns the Llama's answers to the training prompts."""
+    def answers(self, task: str, split: str, count: int) -> dict[str, Any]:
+        """Returns the Llama's greedy answers in float32, by transformers."""
 
         def make() -> dict[str, Any]:
             model = LlamaForCausalLM.from_pretrained(self.teach(task)).to(self.device).eval()
-            prompts, _ = self.prompts(task, "train", self.args.prompts)
+            prompts, _ = self.prompts(task, split, count)
             return {"prompts": prompts, "answers": generate(model, prompts, LENGTHS[task], 200)}
 
-        return self.once(f"answers-{task}", make)
+        return self.once(f"answers-{task}-{split}", make)
 
     # Adapters
 
-    def train(self, run: Run) -> dict[str, Any]:
-        return self.once(f"train-{run.name}", lambda: self._train(run))
+    def train(self, **run: Any) -> None:
+        self.once(f"train-{Run(**run).name}", lambda: self._train(Run(**run)))
+        self.check(Run(**run))
 
     def _train(self, run: Run) -> dict[str, Any]:
-        data = self.answers(run.task)
+        data = self.answers(run.task, "train", self.args.prompts)
         rows = [
             {"prompt_ids": prompt, "completion_ids": answer}
             for prompt, answer in zip(data["prompts"], data["answers"], strict=True)
@@ -225,19 +238,24 @@ class Bench:
         return runs
 
     def train_all(self) -> None:
-        """Trains the adapters, `parallel` at a time, each in a process of its own."""
-        for task in self.args.tasks:
-            self.answers(task)
-        waiting = [run for task in self.args.tasks for run in self.runs(task)]
-        waiting = [run for run in waiting if not (self.folder / f"train-{run.name}.json").exists()]
+        """Makes the Llamas, their answers, and the adapters, `parallel` processes at a time."""
+        args, tasks = self.args, self.args.tasks
+        taught = [task for task in tasks if task != "chat"]
+        self._in_processes([("fine_tune", {"task": task, "rate": rate}) for task in taught for rate in RATES])
+        counts = {"train": args.prompts, "test": args.test_prompts}
+        wanted = [{"task": task, "split": split, "count": n} for task in tasks for split, n in counts.items()]
+        self._in_processes([("answers", arguments) for arguments in wanted])
+        self._in_processes([("train", asdict(run)) for task in tasks for run in self.runs(task)])
+
+    def _in_processes(self, jobs: list[tuple[str, dict[str, Any]]]) -> None:
         running: list[subprocess.Popen] = []
-        while waiting or running:
+        while jobs or running:
             failed = [process for process in running if process.poll()]
             if failed:
                 raise RuntimeError(f"{failed[0].args} exited with {failed[0].returncode}.")
             running = [process for process in running if process.poll() is None]
-            while waiting and len(running) < self.args.parallel:
-                command = [sys.executable, __file__, *sys.argv[1:], "--run", json.dumps(asdict(waiting.pop(0)))]
+            while jobs and len(running) < self.args.parallel:
+                command = [sys.executable, __file__, *sys.argv[1:], "--job", json.dumps(jobs.pop(0))]
                 running.append(subprocess.Popen(command))
             time.sleep(0.2)
 
@@ -260,9 +278,8 @@ class Bench:
                 result["tuning"][threshold] = ratio(rows)
             result["threshold"] = max(THRESHOLDS, key=lambda t: result["tuning"][t])
             prompts, references = self.prompts(run.task, "test", self.args.test_prompts)
+            expected = self.answers(run.task, "test", self.args.test_prompts)["answers"]
             rows = list(student.generate_many(prompts, batch_size=50, **settings(limit, result["threshold"])))
-            llama = LlamaForCausalLM.from_pretrained(self.teach(run.task)).to(self.device).eval()
-            expected = generate(llama, prompts, limit, 50)
             tokens = [row.tokens[: row.num_tokens].tolist() for row in rows]
             texts = self.tokenizer().batch_decode(tokens, skip_special_tokens=True)
             outcomes = [
@@ -280,7 +297,7 @@ class Bench:
 
         return self.once(f"check-{run.name}", make)
 
-    def time(self, run: Run, dtype: torch.dtype, batch_size: int, repetitions: int = 5) -> dict[str, Any]:
+    def time(self, run: Run, dtype: torch.dtype, batch_size: int) -> dict[str, Any]:
         """Times decoding of test prompts, in turns; the ratio of each turn to plain decoding is what counts."""
 
         def make() -> dict[str, Any]:
@@ -296,7 +313,9 @@ class Bench:
             }
             if batch_size == 1:
                 ways["prompt lookup"] = lambda batch: generate(llama, batch, limit, 1, prompt_lookup_num_tokens=10)
-            if self.device == "cuda":
+            if self.args.compiled:
+                compiled = CompileConfig(mode="reduce-overhead", dynamic=False)
+                ways["exact, compiled"] = lambda batch: ours(student, batch, limit, threshold, compile_config=compiled)
                 static = {"cache_implementation": "static"}
                 ways["transformers, static cache, compiled"] = lambda batch: generate(
                     llama, batch, limit, batch_size, **static
@@ -309,7 +328,7 @@ class Bench:
             for name, way in ways.items():  # also warms up
                 mine = [answer for batch in batches for answer in way(batch)]
                 result["equal"][name] = sum(a == b for a, b in zip(mine, plain, strict=True))
-            for _ in range(repetitions):
+            for _ in range(self.args.repetitions):
                 for name, way in ways.items():
                     self._synchronize()
                     started = time.perf_counter()
@@ -356,8 +375,10 @@ def settings(limit: int, threshold: float | None) -> dict[str, Any]:
     return {"max_new_tokens": limit} | rule
 
 
-def ours(student: Any, prompts: list[list[int]], limit: int, threshold: float | None) -> list[list[int]]:
-    rows = student.generate_many(prompts, batch_size=len(prompts), **settings(limit, threshold))
+def ours(
+    student: Any, prompts: list[list[int]], limit: int, threshold: float | None, **kwargs: Any
+) -> list[list[int]]:
+    rows = student.generate_many(prompts, batch_size=len(prompts), **settings(limit, threshold), **kwargs)
     return [row.tokens[: row.num_tokens].tolist() for row in rows]
 
 
@@ -365,27 +386,20 @@ def ratio(rows: list[Any]) -> float:
     return sum(row.num_tokens for row in rows) / sum(row.nfe for row in rows)
 
 
-def measurements(bench: Bench) -> Iterator[dict[str, Any]]:
-    """Yields what is measured of every adapter, and the times of the first one of each task."""
-    for task in bench.args.tasks:
-        yield from map(bench.check, bench.runs(task))
-    for task in bench.args.tasks:
-        for dtype, batch_size in itertools.product((torch.bfloat16, torch.float32), (1, 8)):
-            yield bench.time(bench.runs(task)[0], dtype, batch_size)
-
-
 def main() -> None:
     (args,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
     bench = Bench(args)
     bench.prepare()
-    if args.run:
-        bench.train(Run(**json.loads(args.run)))
+    if args.job:
+        name, arguments = json.loads(args.job)
+        getattr(bench, name)(**arguments)
         return
     bench.once("machine", describe_environment)
     bench.train_all()
-    for result in measurements(bench):
-        shown = {name: value for name, value in result.items() if name not in ("outcomes", "seconds")}
-        print(json.dumps(shown), flush=True)
+    dtypes = (torch.bfloat16, torch.float32)
+    for task, dtype, batch_size in itertools.product(args.tasks if args.timing else [], dtypes, (1, 8)):
+        result = bench.time(bench.runs(task)[0], dtype, batch_size)
+        print(task, dtype, batch_size, json.dumps(result["ratio"]), flush=True)
 
 
 if __name__ == "__main__":
