@@ -102,6 +102,7 @@ setup(
             "demo/student/teacher/*",
             "inspection/*.html",
             "models/*/published.toml",
+            "models/ready.toml",
             "hub/custom_generate/*.py",
             "hub/templates/*",
         ],

@@ -8,7 +8,12 @@ the package declares. Docstrings have the defaults of arguments, so those of the
 import re
 from pathlib import Path
 
-from hf_dparallel_cli.models import describe_attention, read_published
+from hf_dparallel_cli.models import (
+    describe_attention,
+    describe_recipe,
+    read_published,
+    read_ready,
+)
 from hf_dparallel_rules.settings import GROUPS, SETTINGS, settings_of
 
 
@@ -50,11 +55,21 @@ def models_table() -> str:
     return "\n".join(lines)
 
 
+def ready_table() -> str:
+    """Returns the ready students with their recipes."""
+    lines = ["| Student | Size | Recipe |", "|---|---|---|"]
+    for row in read_ready():
+        recipe = f"`{describe_recipe(row)}` ([source]({row['source']}))"
+        lines.append(f"| `{row['name']}` | {row['size']} | {recipe} |")
+    return "\n".join(lines)
+
+
 def on_page_markdown(markdown: str, page, config, files) -> str:
     if page.file.src_uri != "index.md":
         for mark, table in {
             "<!-- settings -->": settings_table,
             "<!-- models -->": models_table,
+            "<!-- ready -->": ready_table,
         }.items():
             markdown = markdown.replace(mark, table()) if mark in markdown else markdown
         return markdown

@@ -25,7 +25,7 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 import hf_dparallel
 from hf_dparallel.reports import results_table
 from hf_dparallel_cli import main, program
-from hf_dparallel_cli.models import read_published
+from hf_dparallel_cli.models import read_published, read_ready
 from hf_dparallel_rules.settings import SETTINGS
 
 from .pages import PAGES, ROOT, arguments_of_ours, blocks, parse_only, python_blocks, read, run_blocks, shell_commands
@@ -42,7 +42,7 @@ RUN_ELSEWHERE = {
 }
 
 # What README prints is from the model that comes with the package.
-STUDENT_INSTEAD = {"GSAI-ML/LLaDA-8B-Instruct": hf_dparallel.demo.STUDENT}
+STUDENT_INSTEAD = {"Zigeng/dParallel-LLaDA-8B-instruct": hf_dparallel.demo.STUDENT}
 
 # Packages of others that pages name.
 NOT_OURS = ("deepspeed", "gguf", "gradio", "openai")
@@ -276,12 +276,17 @@ def test_a_configuration_shows_the_help_of_its_fields():
 
 def test_tables_of_the_site_show_everything_that_is_declared():
     hooks = runpy.run_path(str(ROOT / "docs" / "mkdocs_hooks.py"))
-    for name, table in {"decoding": "settings_table", "quickstart": "models_table"}.items():
+    for table, name in {
+        "settings_table": "decoding",
+        "models_table": "quickstart",
+        "ready_table": "quickstart",
+    }.items():
         page = SimpleNamespace(file=SimpleNamespace(src_uri=f"{name}.md"))
         shown = hooks["on_page_markdown"](read(f"docs/{name}.md"), page, {}, [])
         assert f"\n{hooks[table]()}\n" in shown and "<!--" not in shown
     names = [name for name, setting in SETTINGS.items() if setting.changes_answer]
     assert all(f"\n| `{name}` |" in hooks["settings_table"]() for name in names)
+    assert all(f"`{row['name']}`" in hooks["ready_table"]() for row in read_ready())
     assert all(
         f"`{each['name']}`" in hooks["models_table"]() for row in read_published() for each in row["checkpoints"]
     )

@@ -12,8 +12,14 @@ _FAMILIES = Path(__file__).parents[1] / "hf_dparallel" / "models"
 
 @click.command()
 def models_command() -> None:
-    """List published checkpoints that load by name."""
+    """List published checkpoints that load by name.
+
+    Ready students decode many tokens in a pass, with the recipe beside them, which loading them by name applies.
+    """
     formatter = click.HelpFormatter(max_width=110)
+    with formatter.section("Ready students, and where their recipes are from"):
+        for row in read_ready():
+            formatter.write(f"  {row['name']} ({row['size']})\n    {describe_recipe(row)}\n    {row['source']}\n")
     for row in read_published():
         heading = f"{row['family']}, attention: {describe_attention(row)}. Checked against {row['checked_against']}"
         with formatter.section(heading):
@@ -24,10 +30,17 @@ def models_command() -> None:
 
 def read_published() -> list[dict[str, Any]]:
     """Returns the architectures and their checkpoints, from `published.toml` in the folder of each family."""
-    import tomllib
+    return [row for file in sorted(_FAMILIES.glob("*/published.toml")) for row in _read(file)["architectures"]]
 
-    files = sorted(_FAMILIES.glob("*/published.toml"))
-    return [row for file in files for row in tomllib.loads(file.read_text(encoding="utf-8"))["architectures"]]
+
+def read_ready() -> list[dict[str, Any]]:
+    """Returns the ready students, from `ready.toml`."""
+    return _read(_FAMILIES / "ready.toml")["students"]
+
+
+def describe_recipe(student: dict[str, Any]) -> str:
+    """Describes a recipe as arguments of `generate`."""
+    return ", ".join(f"{name}={value}" for name, value in student["recipe"].items())
 
 
 def describe_attention(architecture: dict[str, Any]) -> str:
@@ -36,3 +49,10 @@ def describe_attention(architecture: dict[str, Any]) -> str:
     parts = [architecture["attention"], f"blocks of {block_length}" if block_length else ""]
     parts += ["shifted" if architecture["shift_logits"] else "", f"loaded with {load_with}" if load_with else ""]
     return ", ".join(filter(None, parts))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    # Imported here, because most commands do not need it.
+    import tomllib
+
+    return tomllib.loads(file.read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
-from hf_dparallel_cli.models import read_published
+from hf_dparallel_cli.models import read_published, read_ready
 
 
 PUBLISHED = read_published()
@@ -39,4 +39,5 @@ def test_the_command_lists_them(hf):
     code, out, err = hf("models")
     assert (code, err) == (0, "")
     assert all(f"  {each['name']} " in out for row in PUBLISHED for each in row["checkpoints"])
+    assert all(f"  {row['name']} ({row['size']})\n" in out and f"    {row['source']}\n" in out for row in read_ready())
     assert "Dream, attention: full, shifted. " in out and "LLaDA2, attention: block-causal, blocks of 32. " in out

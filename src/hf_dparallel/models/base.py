@@ -11,12 +11,14 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.loss.loss_utils import ForMaskedLMLoss
 from transformers.modeling_outputs import MaskedLMOutput
+from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
 from ..attention_masks import mask_copies
 from ..generation.mixin import DiffusionGenerationMixin
 from .adapters import AdapterLoadingMixin
 from .backbones import CACHE_ARGUMENT, DiffusionBackbone
+from .ready import ready_students
 from .scoring import (
     ScoringMixin,
     Terms,
@@ -27,6 +29,8 @@ from .scoring import (
 )
 from .windows import score_windows
 
+
+logger = logging.get_logger(__name__)
 
 _TARGET_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -67,6 +71,18 @@ class DiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGenerationMixin
             OSError: if there are no safetensors; `use_safetensors=False` reads pickled weights.
         """
         return super().from_pretrained(*args, use_safetensors=use_safetensors, **kwargs)  # type: ignore[misc]
+
+    def adjust_generation_fn(self, given, from_auto, from_pipeline, name_or_path, *args, **kwargs) -> None:
+        """Reads the recipe of a checkpoint, and applies its authors' to a ready student whose repository has none."""
+        super().adjust_generation_fn(given, from_auto, from_pipeline, name_or_path, *args, **kwargs)
+        student = ready_students().get(str(name_or_path))
+        if given is None and student is not None and self.generation_config.commit_rule() is None:
+            self.generation_config = self.generation_config.updated(**student["recipe"])
+            settings = ", ".join(f"{name}={value}" for name, value in student["recipe"].items())
+            logger.warning_once(
+                f"{name_or_path} has no recipe, so that of {student['source']} applies: {settings}. Settings of "
+                "yours take precedence."
+            )
 
     def _adjust_missing_and_unexpected_keys(self, loading_info) -> None:
         super()._adjust_missing_and_unexpected_keys(loading_info)  # type: ignore[misc]

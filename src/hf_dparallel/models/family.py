@@ -16,6 +16,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_dparallel_rules.settings import SETTINGS
 
+from .ready import ready_students
+
 
 ModelClass = TypeVar("ModelClass", bound=type[PreTrainedModel])
 
@@ -77,11 +79,19 @@ class PublishedConfigMixin:
         return {name: getattr(self, name) for name in self.given_at_load}
 
     @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, **kwargs) -> PreTrainedConfig:
+        """Tells [`from_dict`] the name, as `AutoConfig` does."""
+        kwargs.setdefault("name_or_path", pretrained_model_name_or_path)
+        return super().from_pretrained(pretrained_model_name_or_path, **kwargs)  # type: ignore[misc]
+
+    @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> PreTrainedConfig:
         """Returns the configuration of the family whose file has these settings.
 
-        Leaves out the attention implementation that published files name: it was used for training on GPUs.
+        Adds what the file of a ready student leaves to the caller. Leaves out the attention implementation that
+        published files name: it was used for training on GPUs.
         """
+        config_dict = ready_students().get(str(kwargs.get("name_or_path")), {}).get("config", {}) | config_dict
         for key, other in cls.told_apart.items():
             if config_dict.get(key) is not None and not isinstance(other, str):
                 return other.from_dict(config_dict, **kwargs)
