@@ -261,6 +261,52 @@ def test_processors_see_what_they_would_one_token_at_a_time(settings, warpers):
     assert answers == [one_at_a_time(model, prompt, 30, warpers) for prompt in prompts]
 
 
+class OneTokenOn(LogitsProcessor):
+    """Keeps tokens out by what it has seen, like a grammar that moves on with each token that it is asked after."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, input_ids, scores):
+        ids = input_ids[0].tolist()
+        assert not self.seen or ids[:-1] == self.seen
+        assert ids[-1] != EOS
+        self.seen = ids
+        return scores.masked_fill((torch.arange(VOCABULARY) + sum(ids)) % 3 == 0, -torch.inf)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_processor_is_asked_once_for_each_token(temperature):
+    model, num_saved = make_model(), 0
+    for seed, prompt in enumerate(make_ragged(8, seed=11)):
+        warpers = [OneTokenOn()]
+        sampling = {}
+        if temperature:
+            warpers.append(TemperatureLogitsWarper(temperature))
+            sampling = {"temperature": temperature, "generator": torch.Generator().manual_seed(seed)}
+        expected = one_at_a_time(
+            model, prompt, 30, warpers, torch.Generator().manual_seed(seed) if temperature else None
+        )
+        out, answers = decode(model, [prompt], logits_processor=LogitsProcessorList([OneTokenOn()]), **sampling)
+        assert answers == [expected]
+        num_saved += len(expected) - out.nfe.item()
+    assert num_saved > 0
+
+
+def test_a_processor_has_the_last_word():
+    class Forced(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            token = EOS if input_ids.shape[1] == 4 else 4
+            return torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor([token]), 0.0)
+
+    settings = {"logits_processor": LogitsProcessorList([Forced()]), "suppress_tokens": [4], "min_new_tokens": 9}
+    assert decode(make_model(), [[2, 3]], **settings)[1] == [[4, 4, EOS]]
+    model = make_llada()
+    eos = model.config.eos_token_id
+    out = model.generate(torch.tensor([[2, 3]]), max_new_tokens=4, block_length=4, **settings | {"min_new_tokens": 4})
+    assert (out[0, 2:] == 4).all() and eos != 4
+
+
 def test_min_new_tokens_and_stop_strings():
     model, prompts, tokenizer = make_model(), make_ragged(6, seed=4), make_tokenizer()
     _, longer = decode(model, prompts, min_new_tokens=30)

@@ -19,6 +19,7 @@ from .configuration import DiffusionGenerationConfig
 from .decoder import Decoder
 from .parts import Change
 from .prediction import TokenPrediction
+from .standard_parts import ScoreProcessing
 
 
 class WindowDecoder(Decoder):
@@ -36,6 +37,11 @@ class WindowDecoder(Decoder):
         num_masks = 0 if is_plain else config.block_length - int(model.shift_logits)
         # By row id, the noise of its next tokens, `(vocab_size,)` each.
         self._noise: dict[int, list[torch.Tensor]] = {}
+        # The noise of the open places of all rows, `(rows, places, vocab_size)`, with `temperature > 0`.
+        self._drawn: torch.Tensor | None = None
+        for part in self.parts:
+            if isinstance(part, ScoreProcessing):
+                part.pick = self._pick
         return Canvas(config, attention=model.attention, num_masks=num_masks)
 
     def _run_pass(self) -> None:
@@ -86,15 +92,21 @@ class WindowDecoder(Decoder):
 
     def _predict_causal(self, columns: torch.LongTensor, logits: torch.Tensor) -> TokenPrediction:
         """Predicts the tokens of the open places as one token at a time would."""
-        logits, noise = self._processed(columns, logits), None
+        self._drawn = None
         if self.config.temperature > 0:
-            noise = torch.ones_like(logits, dtype=torch.float32)
+            self._drawn = torch.ones_like(logits, dtype=torch.float32)
             for row, (row_id, status) in enumerate(zip(self.canvas.row_ids, self.canvas.status, strict=True)):
                 drawn = self._noise.setdefault(row_id, [])
                 while len(drawn) < status.num_open:
-                    drawn.append(torch.empty_like(noise[0, 0]).exponential_(generator=self.generators.get(row_id)))
-                noise[row, : status.num_open] = torch.stack(drawn[: status.num_open])
-        return self._sample(columns, logits, noise=noise)
+                    noise = torch.empty_like(self._drawn[0, 0])
+                    drawn.append(noise.exponential_(generator=self.generators.get(row_id)))
+                self._drawn[row, : status.num_open] = torch.stack(drawn[: status.num_open])
+        return self._sample(columns, self._processed(columns, logits), noise=self._drawn)
+
+    def _pick(self, row: int, place: int, scores: torch.Tensor) -> torch.Tensor:
+        """Returns the token at an open place of a row, by its scores, `(1, vocab_size)`."""
+        noise = None if self._drawn is None else self._drawn[row : row + 1, place : place + 1]
+        return self._sample(None, scores[None], noise=noise).tokens
 
     def _propose(self, logits: torch.Tensor, first: torch.LongTensor, is_clean: torch.BoolTensor) -> torch.LongTensor:
         """Writes what masks propose for the columns `first` and after, and returns how many of each row, `(rows,)`."""

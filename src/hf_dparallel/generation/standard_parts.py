@@ -76,6 +76,8 @@ class ScoreProcessing(RowPart):
     """
 
     changes_scores = True
+    # In exact decoding returns the token that is picked at an open place of a row, by its scores, `(1, vocab_size)`.
+    pick: Callable[[int, int, torch.Tensor], torch.Tensor]
 
     def __init__(self, config: DiffusionGenerationConfig, processors: LogitsProcessorList | None = None):
         self.config = config
@@ -90,12 +92,6 @@ class ScoreProcessing(RowPart):
 
     def scores(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
         config = self.config
-        if (self.processors or self.penalty) and config.exact:
-            logits = torch.stack(
-                [self._process_causal(row, columns[row], scores) for row, scores in enumerate(logits)]
-            )
-        elif self.processors or self.penalty:
-            logits = torch.stack([self._process(row, columns[row], scores) for row, scores in enumerate(logits)])
         if self._banned:
             if self._banned_ids is None:
                 self._banned_ids = torch.tensor(self._banned, device=logits.device)
@@ -104,10 +100,14 @@ class ScoreProcessing(RowPart):
             is_early = (~self.canvas.is_given).cumsum(dim=1).gather(1, columns) <= config.min_new_tokens
             for token_id in config.eos_token_ids:
                 logits[..., token_id] = logits[..., token_id].masked_fill(is_early, -torch.inf)
+        # The caller's processors have the last word, as in transformers.
+        if self.processors or self.penalty:
+            process = self._process_causal if config.exact else self._process
+            logits = torch.stack([process(row, columns[row], scores) for row, scores in enumerate(logits)])
         return logits
 
     def _process_causal(self, row: int, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
-        """Processes scores as one token at a time would, up to a proposed token that the processors keep out."""
+        """Processes scores as one token at a time would: processors never see a token that is not decided."""
         canvas, scores = self.canvas, logits.float().clone()
         sequence = canvas.input_ids()[row, canvas.prompt_start(row) :]
         processors = LogitsProcessorList([*([self.penalty] if self.penalty else []), *self.processors])
@@ -115,7 +115,8 @@ class ScoreProcessing(RowPart):
         for place in range(canvas.status[row].num_open):
             length = first + place
             scores[place] = processors(sequence[None, :length], scores[place : place + 1])[0]
-            if scores[place, sequence[length]] == -torch.inf:
+            token = int(self.pick(row, place, scores[place : place + 1]))
+            if token != sequence[length] or (self.config.stop_at_eos and token in self.config.eos_token_ids):
                 break
         return scores
 
