@@ -42,7 +42,6 @@ from hf_dparallel.reports import write_json
 
 # New tokens of an answer, at most.
 LENGTHS = {"requests": 64, "counting": 64, "chat": 128}
-RATES = (3e-5, 1e-4, 3e-4)
 THRESHOLDS = (1e-6, 0.3, 0.5, 0.7, 0.9)
 # The template of SmolLM2 without its system prompt of 25 tokens.
 TEMPLATE = (
@@ -80,7 +79,11 @@ class Arguments:
     seeds: int = field(default=3, metadata={"help": "Adapters for each certainty weight."})
     steps: int = field(default=600, metadata={"help": "Steps of an adapter, of `batch_size` answers."})
     batch_size: int = 16
-    teach_steps: int = field(default=200, metadata={"help": "Steps of 32 rows of the Llama's fine-tuning."})
+    rates: list[float] = field(default_factory=lambda: [3e-5, 1e-4, 3e-4], metadata={"help": "Of the fine-tuning."})
+    bf16: bool = field(default=True, metadata={"help": "Whether to train in bfloat16: slow on a CPU that has none."})
+    dtypes: list[str] = field(default_factory=lambda: ["bfloat16", "float32"], metadata={"help": "For the timing."})
+    teach_steps: int = field(default=200, metadata={"help": "Steps of the Llama's fine-tuning."})
+    teach_rows: int = field(default=32, metadata={"help": "Rows of each of these steps."})
     prompts: int = field(default=2000, metadata={"help": "Training prompts that the Llama answers."})
     tuning_prompts: int = 100
     test_prompts: int = 1000
@@ -139,7 +142,7 @@ class Bench:
         """Fine-tunes the Llama with three learning rates, and returns the folder of the best."""
         if task == "chat":
             return str(self.folder / "smollm2")
-        curves = {rate: self.fine_tune(task, rate) for rate in RATES}
+        curves = {rate: self.fine_tune(task, rate) for rate in self.args.rates}
         best = max(curves, key=lambda rate: curves[rate]["right"])
         return str(self.folder / f"{task}-{best:g}")
 
@@ -157,12 +160,12 @@ class Bench:
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1, (s + 1) / 10) * (1 - s / steps))
         order = itertools.chain.from_iterable(random.Random(e).sample(range(len(rows)), len(rows)) for e in range(999))
         for _ in range(steps):
-            batch = [next(order) for _ in range(32)]
+            batch = [next(order) for _ in range(self.args.teach_rows)]
             padded = tokenizer.pad({"input_ids": [ids[i] + answers[i] for i in batch]}, return_tensors="pt")
             labels = padded["input_ids"].clone()
             for row, i in enumerate(batch):
                 labels[row, : -len(answers[i])] = -100
-            with torch.autocast(self.device, torch.bfloat16):
+            with torch.autocast(self.device, torch.bfloat16, enabled=self.args.bf16):
                 loss = model(**padded.to(self.device), labels=labels.to(self.device)).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -213,7 +216,7 @@ class Bench:
             learning_rate=1e-3,
             lr_scheduler_type="cosine",
             warmup_steps=10,
-            bf16=True,
+            bf16=self.args.bf16,
             use_cpu=self.device == "cpu",
             max_length=max(len(row["prompt_ids"]) + len(row["completion_ids"]) for row in rows),
             logging_steps=50,
@@ -241,7 +244,7 @@ class Bench:
         """Makes the Llamas, their answers, and the adapters, `parallel` processes at a time."""
         args, tasks = self.args, self.args.tasks
         taught = [task for task in tasks if task != "chat"]
-        self._in_processes([("fine_tune", {"task": task, "rate": rate}) for task in taught for rate in RATES])
+        self._in_processes([("fine_tune", {"task": task, "rate": rate}) for task in taught for rate in args.rates])
         counts = {"train": args.prompts, "test": args.test_prompts}
         wanted = [{"task": task, "split": split, "count": n} for task in tasks for split, n in counts.items()]
         self._in_processes([("answers", arguments) for arguments in wanted])
@@ -396,9 +399,8 @@ def main() -> None:
         return
     bench.once("machine", describe_environment)
     bench.train_all()
-    dtypes = (torch.bfloat16, torch.float32)
-    for task, dtype, batch_size in itertools.product(args.tasks if args.timing else [], dtypes, (1, 8)):
-        result = bench.time(bench.runs(task)[0], dtype, batch_size)
+    for task, dtype, batch_size in itertools.product(args.tasks if args.timing else [], args.dtypes, (1, 8)):
+        result = bench.time(bench.runs(task)[0], getattr(torch, dtype), batch_size)
         print(task, dtype, batch_size, json.dumps(result["ratio"]), flush=True)
 
 

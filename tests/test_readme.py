@@ -34,6 +34,7 @@ from .pages import PAGES, ROOT, arguments_of_ours, blocks, parse_only, python_bl
 # Pages that need more, such as a server or a Hub, or must be undone, and the test that runs their blocks.
 RUN_ELSEWHERE = {
     "docs/add_a_rule.md": "generation/test_add_a_rule.py",
+    "docs/exact.md": "cli/test_exact.py",
     "docs/evaluation.md": "evaluation/lm_eval/test_docs.py",
     "docs/hub.md": "hub/test_docs.py",
     "docs/make_a_teacher.md": "test_make_a_teacher.py",

@@ -13,7 +13,8 @@ from .options import COUNT, FOLDER
 @click.argument("model", type=click.Path())
 @click.option("--output_dir", type=FOLDER, required=True, help="New folder for the model and its tokenizer.")
 @click.option("--block_length", type=COUNT, help="Tokens of a block, for block-causal attention. By default full.")
-def convert_command(model: str, output_dir: str, block_length: int | None) -> None:
+@click.option("--attention", type=click.Choice(("full", "block_causal", "causal_past")), help="By default as above.")
+def convert_command(model: str, output_dir: str, block_length: int | None, attention: str | None) -> None:
     """Turn an autoregressive model into a masked diffusion model to train.
 
     MODEL is a Llama, Mistral, Qwen2 or Qwen3: its name on the Hub, or a folder.
@@ -27,9 +28,15 @@ def convert_command(model: str, output_dir: str, block_length: int | None) -> No
 
     check_is_new(Path(output_dir))
     with checked_name("model", model):
-        converted, tokenizer = convert_to_diffusion(model, block_length=block_length)
+        converted, tokenizer = convert_to_diffusion(model, block_length=block_length, attention=attention)
     converted.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
+    if converted.is_autoregressive:
+        click.echo(
+            f"{type(converted).__name__}, which answers as before. An adapter makes it faster: docs/exact.md. Next: "
+            f"hf-dparallel trajectories {quote(output_dir)} --dataset PROMPTS --output_dir runs/answers"
+        )
+        return
     click.echo(
         f"{type(converted).__name__}, its mask token is {tokenizer.mask_token}. It must be trained before it can "
         f"answer: docs/make_a_teacher.md. Next: hf-dparallel train {quote(output_dir)} "

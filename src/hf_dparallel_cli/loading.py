@@ -31,6 +31,7 @@ from hf_dparallel.evaluation.calibration import parse_sweep
 from hf_dparallel.generation.answerer import Answerer
 from hf_dparallel.generation.configuration import DiffusionGenerationConfig, special_token_id
 from hf_dparallel.generation.mixin import DiffusionGenerationMixin
+from hf_dparallel.models.convert import convert_to_diffusion
 from hf_dparallel.models.foreign import enable_diffusion_generation
 from hf_dparallel_rules.settings import SETTINGS
 
@@ -53,15 +54,13 @@ def load_model(options: Mapping[str, Any]) -> tuple[PreTrainedModel, PreTrainedT
         how["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
         )
-    tokenizer = load_tokenizer(name, options["revision"])
+    how |= {"device_map": options["device"] or PartialState().device, "revision": options["revision"] or "main"}
     with checked_name("model", name):
-        model = AutoModelForMaskedLM.from_pretrained(
-            name,
-            device_map=options["device"] or PartialState().device,
-            revision=options["revision"] or "main",
-            trust_remote_code=False,
-            **how,
-        )
+        if options["causal_past"]:
+            model, tokenizer = convert_to_diffusion(name, attention="causal_past", **how)
+        else:
+            tokenizer = load_tokenizer(name, options["revision"])
+            model = AutoModelForMaskedLM.from_pretrained(name, trust_remote_code=False, **how)
         if not isinstance(model, DiffusionGenerationMixin):
             enable_diffusion_generation(model, special_token_id("mask_token_id", model.config, tokenizer))
     if adapter is not None:

@@ -47,6 +47,9 @@ base_options = together(
     click.option("--device", help="Device, such as 'cpu' or 'cuda:1'. By default a GPU if there is one."),
     click.option("--load_in_4bit", is_flag=True, help="Load the weights in 4 bits (needs bitsandbytes)."),
     click.option("--attn_implementation", help="Attention implementation: 'sdpa', 'eager', 'flex_attention' ..."),
+    click.option(
+        "--causal_past", is_flag=True, help="Read a Llama, Mistral or Qwen for exact decoding (docs/exact.md)."
+    ),
     click.option("--revision", help="Branch, tag or commit of the model on the Hub. By default 'main'."),
 )
 settings_options = together(

@@ -22,6 +22,7 @@ from hf_dparallel.demo import path_of
 from hf_dparallel.environment import require
 from hf_dparallel.generation.compatibility import has_adapter
 from hf_dparallel.hub.card import SUMMARY_NAME
+from hf_dparallel.models.convert import convert_to_diffusion
 from hf_dparallel.training.config import CertaintyForcingConfig
 from hf_dparallel.training.student import special_token_id
 from hf_dparallel.training.trainer import CertaintyForcingTrainer
@@ -38,6 +39,9 @@ class StudentArguments(ModelConfig):
             "help": "The student, a copy of the teacher: its name on the Hub, a folder, or 'demo'.",
             "aliases": ["--model"],
         }
+    )
+    causal_past: bool = field(
+        default=False, metadata={"help": "Read a Llama, Mistral or Qwen, to train an adapter for exact decoding."}
     )
     # TRL's default is for causal models.
     lora_task_type: str | None = field(default=None, metadata={"help": "Leave it out: PEFT has none for our models."})
@@ -154,14 +158,17 @@ def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrain
     if quantization is not None:
         require("load_in_4bit", "bitsandbytes")
     with checked_name("model_name_or_path", name):
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=arguments.model_revision)
-        model = AutoModelForMaskedLM.from_pretrained(
-            name,
-            dtype=arguments.dtype,
-            attn_implementation=arguments.attn_implementation,
-            revision=arguments.model_revision,
-            quantization_config=quantization,
-        )
+        how = {
+            "dtype": arguments.dtype,
+            "attn_implementation": arguments.attn_implementation,
+            "revision": arguments.model_revision,
+            "quantization_config": quantization,
+        }
+        if arguments.causal_past:
+            model, tokenizer = convert_to_diffusion(name, attention="causal_past", **how)
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(name, revision=arguments.model_revision)
+            model = AutoModelForMaskedLM.from_pretrained(name, **how)
     if has_adapter(model):
         raise ValueError(f"`model={arguments.model_name_or_path}` is an adapter already. Give its base model.")
     return model, tokenizer

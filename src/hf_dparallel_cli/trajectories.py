@@ -46,8 +46,8 @@ def trajectories_command(
     how: dict[str, Any] = {"generation_config": settings, "seed": options["seed"], "output_dir": output_dir}
     how["batch_size"] = options["batch_size"] or default_batch_size()
     if ray_actors is None:
-        model, tokenizer = load_model(options)
-        rows = generate_trajectories(model, tokenizer, dataset, **how)
+        teacher, tokenizer = load_model(options)
+        rows = generate_trajectories(teacher, tokenizer, dataset, **how)
     else:
         from hf_dparallel.data.on_ray import generate_trajectories_on_ray
 
@@ -63,9 +63,9 @@ def trajectories_command(
             f"{len(kept)} of {len(dataset)} answers were kept, {len(dataset) - len(rows)} prompts failed. "
             f"{fmean(rows['nfe']):.1f} passes for each answer. Written to {path}."
         )
+        model = quote(options["model"]) + (" --causal_past" if options["causal_past"] else "")
         click.echo(
-            f"\nNext: hf-dparallel train {quote(options['model'])} --dataset {quote(output_dir)} --use_peft "
-            "--output_dir runs/student"
+            f"\nNext: hf-dparallel train {model} --dataset {quote(output_dir)} --use_peft --output_dir runs/student"
         )
     # Processes that end without it may abort.
     state.destroy_process_group()

@@ -32,7 +32,7 @@ _MASK_TOKEN = "<|mask|>"
 
 
 def convert_to_diffusion(
-    name: str, *, block_length: int | None = None, attention: str | None = None
+    name: str, *, block_length: int | None = None, attention: str | None = None, **kwargs: Any
 ) -> tuple[MaskedDiffusionModel, PreTrainedTokenizerBase]:
     r"""
     Loads an autoregressive checkpoint as a masked diffusion model of the A2D family, with its weights bit for bit.
@@ -56,6 +56,9 @@ def convert_to_diffusion(
             decides, 16 by default.
         attention (`str`, *optional*):
             `"full"`, `"block_causal"` or `"causal_past"`; by default as `block_length` says.
+        kwargs:
+            Further arguments of `from_pretrained`, such as `dtype` (by default as in the checkpoint), `device_map` and
+            `revision`.
 
     Returns:
         `tuple` of the model and the tokenizer, both to be saved with `save_pretrained`.
@@ -77,15 +80,16 @@ def convert_to_diffusion(
     if Path(name, ADAPTER_CONFIG_NAME).is_file():
         remedy = "Merge it into its base model with `merge_and_unload`, save that and convert it."
         raise SettingError("model", name, "is an adapter", remedy)
-    config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    where = {"revision": kwargs.get("revision", "main"), "trust_remote_code": False}
+    config = AutoConfig.from_pretrained(name, **where)
     _check_source(name, config)
-    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **where)
     model_class = _CLASSES[config.model_type]
     config_class = model_class.config_class
     own = {"model_type": config_class.model_type, "block_length": block_length, "mask_token_id": None}
     own |= dict.fromkeys(("causal_past", "shift_logits"), is_autoregressive)
     config = config_class(**config.to_dict() | own)
-    model = model_class.from_pretrained(name, config=config, dtype="auto")
+    model = model_class.from_pretrained(name, config=config, **{"dtype": "auto"} | kwargs)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     model.config.mask_token_id = _add_mask_token(tokenizer, model)
     names = ("mask_token_id", "eos_token_id", "pad_token_id")

@@ -1,0 +1,116 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""docs/exact.md: from the name of an autoregressive model to the same answers in fewer passes."""
+
+import json
+
+import pytest
+import torch
+import yaml
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from ..helpers import make_tokenizer, write_jsonl
+from ..pages import ROOT, python_blocks
+
+
+NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
+CHAT = "{% for m in messages %}<s> {{ m['content'] }} {% endfor %}"
+SHAPE = {
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 1,
+}
+
+
+@pytest.fixture(params=[(LlamaConfig, LlamaForCausalLM), (Qwen3Config, Qwen3ForCausalLM)], ids=["llama", "qwen3"])
+def causal(request, tmp_path) -> str:
+    """The folder of an autoregressive model that repeats the last word."""
+    config_class, model_class = request.param
+    torch.manual_seed(0)
+    model = model_class(config_class(**SHAPE))
+    with torch.no_grad():
+        model.lm_head.weight.copy_(8 * model.model.embed_tokens.weight)
+    folder = tmp_path / "causal"
+    model.save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def prompts(tmp_path) -> str:
+    rows = [{"messages": [{"role": "user", "content": f"{number} {number + 1}"}]} for number in range(8)]
+    return write_jsonl(tmp_path / "prompts.jsonl", rows)
+
+
+def preset(**changes) -> list[str]:
+    settings = yaml.safe_load((ROOT / "examples" / "exact" / "student.yaml").read_text()) | changes
+    return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+
+
+def test_two_commands_and_the_student_by_its_name(hf, causal, prompts, tmp_path):
+    made = hf(
+        "trajectories",
+        causal,
+        "--causal_past",
+        "--dataset",
+        prompts,
+        "--reward",
+        "none",
+        "--max_new_tokens",
+        "8",
+        "--output_dir",
+        "a",
+    )
+    assert made[0] == 0, made
+    assert f"train {causal} --causal_past --dataset a" in made[1]
+    code, _, err = hf("train", causal, *preset(max_steps=2, bf16=False, output_dir="s"), "--dataset", "a")
+    assert code == 0, err
+    adapter = json.loads((tmp_path / "s" / "adapter_config.json").read_text())
+    assert adapter["alora_invocation_tokens"] == [63] and adapter["base_model_name_or_path"] == causal
+    student = AutoModelForMaskedLM.from_pretrained("s")
+    assert student.is_autoregressive and student.config.block_length == 16
+    tokenizer = AutoTokenizer.from_pretrained("s")
+    ids = tokenizer("5 6", return_tensors="pt")["input_ids"]
+    plain = {"max_new_tokens": 8, "do_sample": False, "suppress_tokens": [63]}
+    expected = type(student).generate(student, ids, max_new_tokens=8, denoising_steps=8)
+    kind = Qwen3ForCausalLM if "qwen3" in student.config.model_type else LlamaForCausalLM
+    assert torch.equal(kind.from_pretrained(causal).generate(ids, **plain), expected)
+    out = student.generate(ids, max_new_tokens=8, confidence_threshold=1e-6, return_dict_in_generate=True)
+    assert torch.equal(out.sequences, expected) and out.nfe <= 8
+    code, printed, _ = hf("generate", "s", "--prompt", "5 6", "--raw", "--max_new_tokens", "8")
+    assert code == 0 and printed.split() == tokenizer.decode(expected[0, ids.shape[1] :]).split()
+
+
+def test_convert_writes_a_model_that_answers_as_before(hf, causal):
+    code, printed, _ = hf("convert", causal, "--attention", "causal_past", "--output_dir", "converted")
+    assert code == 0 and "docs/exact.md" in printed
+    model = AutoModelForMaskedLM.from_pretrained("converted")
+    assert model.is_autoregressive and model.config.block_length == 16
+    code, _, err = hf("convert", causal, "--attention", "full", "--block_length", "4", "--output_dir", "other")
+    assert code == 1 and "`attention='full'` does not go with `block_length=4`" in err
+
+
+def test_a_whole_model_is_not_trained(hf, causal, completions):
+    words = preset(max_steps=2, bf16=False, output_dir="s")
+    code, _, err = hf("train", causal, *words, "--dataset", completions, "--use_peft", "false")
+    assert code == 1 and "--use_peft" in err
+
+
+def test_the_page_runs(causal, monkeypatch, tmp_path):
+    for source in python_blocks("docs/exact.md"):
+        exec(source.replace(f'"{NAME}"', repr(causal)).replace("max_steps=600", "max_steps=1, use_cpu=True"), {})
+    assert (tmp_path / "runs" / "exact-student" / "adapter_model.safetensors").is_file()
