@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from hf_dparallel import confidence_from_logits, entropy_from_logits
+from hf_dparallel import entropy_from_logits
 from hf_dparallel_rules import certainty
 from hf_dparallel_rules.certainty import measure_certainty
 
@@ -36,7 +36,6 @@ def test_tokens_that_are_ruled_out_add_nothing(temperature):
     padded = torch.cat([logits, torch.full((4,), float("-inf"))]).requires_grad_()
     entropy = entropy_from_logits(padded, temperature)
     torch.testing.assert_close(entropy, entropy_from_logits(logits, temperature))
-    assert confidence_from_logits(padded).item() == pytest.approx(confidence_from_logits(logits).item())
 
     entropy.backward()
     assert padded.grad[:3].abs().min() > 0
@@ -52,16 +51,10 @@ def test_entropy_gradient_matches_float64(temperature):
     torch.testing.assert_close(single.grad.double(), double.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_confidence_is_the_largest_probability():
-    logits = torch.randn(5, 3, 97, generator=torch.Generator().manual_seed(0)) * 3
-    expected = torch.softmax(logits.double(), dim=-1).amax(dim=-1)
-    torch.testing.assert_close(confidence_from_logits(logits).double(), expected, rtol=1e-5, atol=1e-7)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_float32_whatever_the_dtype(dtype):
     logits = (torch.randn(6, 50, generator=torch.Generator().manual_seed(2)) * 2).to(dtype)
-    for measure in (entropy_from_logits, lambda x: entropy_from_logits(x, 0.7), confidence_from_logits):
+    for measure in (entropy_from_logits, lambda x: entropy_from_logits(x, 0.7)):
         assert measure(logits).dtype == torch.float32
         # They are measured of the rounded logits: nothing else is lost.
         torch.testing.assert_close(measure(logits), measure(logits.float()), rtol=1e-6, atol=1e-6)

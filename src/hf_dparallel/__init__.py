@@ -7,7 +7,6 @@ Importing the package registers all families with the Auto classes of transforme
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hf_dparallel_rules.certainty import confidence_from_logits as confidence_from_logits
 from hf_dparallel_rules.certainty import entropy_from_logits as entropy_from_logits
 
 from . import demo as demo

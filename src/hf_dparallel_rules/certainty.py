@@ -10,8 +10,6 @@ import torch
 # Logits measured at a time: on a CPU they fit into its cache, elsewhere they bound the memory (0.5 GB a copy).
 _CHUNK_NUMEL_CPU = 2**19
 _CHUNK_NUMEL = 2**27
-# Divides the vocabularies of the published models.
-_GROUP = 128
 
 
 @dataclass
@@ -27,60 +25,22 @@ def entropy_from_logits(logits: torch.Tensor, temperature: float = 1.0) -> torch
     r"""
     Computes the entropy of `softmax(logits / temperature)`, in nats.
 
-    The result is float32, whatever `logits` are, and differentiable. A logit of `-inf` has probability zero and
-    adds nothing (`0 * log 0 = 0`), neither to the entropy nor to its gradient.
+    A logit of `-inf` has probability zero and adds nothing (`0 * log 0 = 0`), neither to the entropy nor to its
+    gradient.
 
     Args:
-        logits (`torch.Tensor` of shape `(..., vocab_size)`):
-            Unnormalized scores.
-        temperature (`float`, *optional*, defaults to 1.0):
-            Divides the logits. Below 1 the distribution is sharper and the entropy smaller.
+        logits (`torch.Tensor` of shape `(..., vocab_size)`): unnormalized scores.
+        temperature (`float`, *optional*, defaults to 1.0): divides the logits.
 
     Returns:
         `torch.Tensor` of shape `(...)`, float32, between 0 and `log(vocab_size)`.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> from hf_dparallel_rules.certainty import entropy_from_logits
-
-    >>> entropy_from_logits(torch.tensor([[0.0, 0.0], [0.0, float("-inf")]]))
-    tensor([0.6931, 0.0000])
-
-    ```
     """
     # The dtype argument converts inside the kernel, without a float32 copy of the logits.
     scaled = logits if temperature == 1.0 else logits.float() / temperature
     log_probs = torch.log_softmax(scaled, dim=-1, dtype=torch.float32)
     # 0 * -inf would be NaN; with a finite factor the product is 0, and the clamp stops the gradient there.
-    # (Subtracting from zero rather than negating: the entropy of a certain prediction is 0, not -0.)
+    # A difference, because the negative of 0 is -0.
     return 0.0 - (log_probs.exp() * log_probs.clamp(min=torch.finfo(torch.float32).min)).sum(dim=-1)
-
-
-def confidence_from_logits(logits: torch.Tensor) -> torch.Tensor:
-    r"""
-    Computes the probability of the most likely token, in float32 whatever the dtype of `logits`.
-
-    Args:
-        logits (`torch.Tensor` of shape `(..., vocab_size)`):
-            Unnormalized scores.
-
-    Returns:
-        `torch.Tensor` of shape `(...)`, float32, between `1 / vocab_size` and 1.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> from hf_dparallel_rules.certainty import confidence_from_logits
-
-    >>> confidence_from_logits(torch.tensor([[0.0, 0.0], [0.0, float("-inf")]]))
-    tensor([0.5000, 1.0000])
-
-    ```
-    """
-    return torch.softmax(logits, dim=-1, dtype=torch.float32).amax(dim=-1)
 
 
 def measure_certainty(logits: torch.Tensor, mask_token_id: int, tokens: torch.LongTensor | None = None) -> Certainty:
@@ -107,7 +67,7 @@ def _measure(
 ) -> tuple[torch.LongTensor, torch.Tensor, torch.Tensor]:
     of_mask = logits[:, mask_token_id].clone()
     logits[:, mask_token_id] = -torch.inf
-    best, likeliest = _max(logits)
+    best, likeliest = logits.max(dim=-1)
     logits[:, mask_token_id] = of_mask
     tokens = likeliest if tokens is None else tokens
     dtype = torch.promote_types(logits.dtype, torch.float32)
@@ -125,12 +85,3 @@ def _measure(
         confidence = weights.gather(1, tokens[:, None]).squeeze(1)
         entropy = torch.special.entr(weights).sum(dim=-1)
     return tokens, confidence, entropy.masked_fill(of_mask > best, torch.inf)
-
-
-def _max(logits: torch.Tensor) -> tuple[torch.Tensor, torch.LongTensor]:
-    """Returns the largest value of each row and its index; on CPUs by groups, because torch is slow in long rows."""
-    if logits.device.type != "cpu" or logits.shape[-1] % _GROUP:
-        return logits.max(dim=-1)  # type: ignore[return-value]
-    groups = logits.unflatten(-1, (-1, _GROUP))
-    best, group = groups.amax(dim=-1).max(dim=-1)
-    return best, group * _GROUP + groups[torch.arange(len(groups)), group].argmax(dim=-1)

@@ -24,20 +24,6 @@ RULES: dict[str, Any] = {}
 _LEAST = -3e38
 
 
-class Config(Protocol):
-    """A resolved configuration, as rules read it. Every setting is an attribute."""
-
-    max_new_tokens: int
-    block_length: int
-    max_active_blocks: int
-    min_commits: int
-    denoising_steps: int
-    commit_order: str
-
-    def commit_rule(self) -> str | None:
-        """Returns the name of the commit rule that is set."""
-
-
 class Prediction(Protocol):
     """A prediction, as rules read it: a candidate token at each place, `(rows, tokens)`, and its scores."""
 
@@ -48,19 +34,6 @@ class Prediction(Protocol):
     logits: Tensor
     # Columns of the canvas.
     columns: Tensor
-
-
-class Canvas(Protocol):
-    """The rows that are decoded together, as a rule with a memory reads them."""
-
-    row_ids: list[int]
-    width: int
-    nfe: Tensor
-    # (rows, width): the block of each column; and (rows,): the first open block, and its passes so far.
-    block: Tensor
-    open_from: Tensor
-    step_in_block: Tensor
-    whole_blocks: bool
 
 
 def commit_rule(name: str, type: type, help: str, *, options: Iterable[Setting] = (), **fields: Any) -> Callable:
@@ -84,7 +57,7 @@ def commit_rule(name: str, type: type, help: str, *, options: Iterable[Setting] 
     return register
 
 
-def make_rule(config: Config, canvas: Canvas) -> Callable:
+def make_rule(config: Any, canvas: Any) -> Callable:
     """Returns the rule of a resolved configuration, as a function of prediction and masked tokens."""
     name = config.commit_rule()
     if name is None:
@@ -104,7 +77,7 @@ def make_rule(config: Config, canvas: Canvas) -> Callable:
     return rule
 
 
-def _in_first_block_too(accepted: Tensor, canvas: Canvas, prediction: Prediction, masked: Tensor) -> Tensor:
+def _in_first_block_too(accepted: Tensor, canvas: Any, prediction: Prediction, masked: Tensor) -> Tensor:
     """Commits the most certain token of the first open block, too, if the rule commits none there (d3LLM)."""
     of_first = masked & (canvas.block.gather(1, prediction.columns) == canvas.open_from[:, None])
     # If the rule commits a token of the first block, `argmin` finds that one and adds nothing.

@@ -69,15 +69,15 @@ class SettingError(ValueError):
     """A setting that cannot have its value, by itself or beside others.
 
     Args:
-        setting (`str`): its name.
-        value (`Any`): the value.
+        setting (`str`), value (`Any`): its name and value.
         rule (`str`): the rule that it breaks, as the end of a sentence about the setting: "must be ...", "needs ...".
         remedy (`str`, *optional*): what to do instead, in sentences.
     """
 
     def __init__(self, setting: str, value: Any, rule: str, remedy: str = ""):
         self.setting, self.value, self.rule, self.remedy = setting, value, rule, remedy
-        shown = _shortened(value)
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else shown[:80] + "..."
         text = f"`{setting}` {rule}, got {shown}." if rule.startswith("must ") else f"`{setting}={shown}` {rule}."
         super().__init__(f"{text} {remedy[:1].upper()}{remedy[1:]}".rstrip())
 
@@ -91,11 +91,9 @@ class Setting:
     """One setting of decoding. Unset is `None`, everywhere.
 
     Args:
-        name (`str`): its name.
+        name, help (`str`): its name, and one or two sentences.
         group (`str`): one of `GROUPS`.
-        type (`type`): `int`, `float`, `bool`, `str`, `list[int]`, `list[str]` or `list[list[int]]`; `object` for
-            anything.
-        help (`str`): one or two sentences.
+        type (`type`): `int`, `float`, `bool`, `str`, `list[int]`, `list[str]` or `list[list[int]]`, or `object`.
         default (`Any`, *optional*): the value if nobody sets it.
         minimum, maximum (`float`, *optional*): the range of a number.
         above_minimum (`bool`): whether the minimum itself is not allowed.
@@ -198,14 +196,6 @@ def _as_python(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_as_python(item) for item in value]
     return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _shortened(value: Any) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # Python writes no integer of more than 4,300 digits
-        text = "a number of thousands of digits"
-    return text if len(text) <= 80 else text[:80] + "..."
 
 
 # fmt: off

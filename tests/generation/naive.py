@@ -2,7 +2,7 @@
 """The slow, obvious sampler that the fast one is held against: one row, whole canvas, float64, one token at a time.
 
 A pass predicts, accepts and revises, by a function each: whole canvas or suffix window, mixtures, a copy of the block
-for verification; the commit rules; verified commits, editing, soft decoding; forms to follow, and ends of answers.
+for verification; the commit rules; verified commits, editing, soft decoding; and ends of answers.
 """
 
 import math
@@ -110,19 +110,16 @@ def naive_generate(
     block_add_threshold: float = 0.5,
     predict: Callable | None = None,
     ends: Callable[[list[int], int], bool] = lambda sequence, answer_start: False,
-    form: "Form | None" = None,
     stop_at_eos: bool = True,
     **settings,
 ) -> Row:
     """Returns the row with its new tokens (when infilling, all), up to the first EOS token, if one is given.
 
-    An answer also ends with the first token at which it `ends`. A guided one has `form`.
+    An answer also ends with the first token at which it `ends`.
     """
     row = make_row(model, prompt, max_new_tokens, block_length, **settings)
     predict, revise = predict or partial(predict_whole, model), make_revise(settings)
     end_tokens = ({eos_token_id} if isinstance(eos_token_id, int) else {*eos_token_id}) if stop_at_eos else set()
-    if form is not None:
-        write_given(row, form, row.first_new)
     unsettled: set[int] = set()
     while True:
         waiting = [n for n, block in enumerate(row.blocks) if row.masked(block) or unsettled & set(block)]
@@ -148,9 +145,6 @@ def naive_generate(
             of_first = set(row.blocks[row.first]) & guesses.keys()
             if of_first and max_active_blocks > 1 and not chosen & of_first:
                 chosen |= {min(of_first, key=lambda i: guesses[i].entropy)}
-            if form is not None:
-                write(row, follow_form(row, form, probs, guesses, chosen))
-                continue
             changes, unsettled = revise(row, probs, guesses, chosen)
             # The first token of a block is not revised once the block is the first open one.
             unsettled -= {block.start for block in row.blocks} if row.settings["first_alone"] else set()
@@ -166,53 +160,6 @@ def write(row: Row, changes: dict[int, int]) -> None:
     for i, token in changes.items():
         row.tokens[i], row.steps[i] = token, row.nfe if token != row.mask else -1
     row.nfe, row.step = row.nfe + 1, row.step + 1
-
-
-@dataclass
-class Form:
-    """Stands for what is compiled from a schema: of every `period` tokens the last `given` ones are given."""
-
-    period: int
-    given: int
-    length: int
-    mask: int
-    eos_token: int
-    at: int = 0
-
-    def fits(self, at: int, token: int) -> bool:
-        if at % self.period >= self.period - self.given:
-            return token == 2 + at % 50
-        return token % 3 != at % 3 and token not in (self.mask, self.eos_token)
-
-    def given_from(self, at: int) -> list[int]:
-        """Returns the tokens that must follow; the end token is one."""
-        tokens = []
-        while at < self.length and at % self.period >= self.period - self.given:
-            tokens, at = [*tokens, 2 + at % 50], at + 1
-        return tokens
-
-
-def write_given(row: Row, form: Form, start: int) -> None:
-    at = start - row.first_new
-    tokens = form.given_from(at)
-    tokens += [form.eos_token] if at + len(tokens) == form.length else []
-    for i, token in zip(range(start, row.end), tokens, strict=False):
-        row.tokens[i], row.steps[i] = token, row.nfe
-
-
-def follow_form(row: Row, form: Form, probs: torch.Tensor, guesses: dict[int, Guess], chosen: set[int]) -> dict:
-    """Returns the chosen tokens that fit, from the first mask on without a gap, or the likeliest that fits there."""
-    first, kept = min(guesses), {}
-    # Where the rule leaves the first mask out, that one is committed alone: what is after it was chosen without it.
-    chosen = chosen if first in chosen else {first}
-    for i in range(first, min(row.end, row.first_new + form.length)):
-        if i not in chosen or not form.fits(i - row.first_new, guesses[i].token):
-            break
-        kept[i] = guesses[i].token
-    fitting = [token for token in range(len(probs[first])) if form.fits(first - row.first_new, token)]
-    kept = kept or {first: max(fitting, key=lambda token: probs[first, token].item())}
-    write_given(row, form, max(kept) + 1)
-    return kept
 
 
 def make_guess(probs: torch.Tensor, mask: int) -> Guess:
@@ -468,13 +415,3 @@ def steps_in_block(row, run, block_length):
         steps.append(step - previous)
         last = max(last, step)
     return steps
-
-
-def decode_three_rows(decoder) -> None:
-    """Decodes three rows to their ends, the last of them from the second pass on."""
-    with torch.no_grad():
-        decoder.add_prompts({0: torch.tensor([2, 3, 4, 5, 6]), 1: torch.tensor([7])})
-        decoder.step()
-        decoder.add_prompts({2: torch.tensor([8, 9])})
-        while decoder:
-            decoder.step()

@@ -26,7 +26,7 @@ def make_decoder(model, **settings) -> Decoder:
     return decoder
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(
     st.sampled_from([make_llada, make_dream]),
     # By prompt: the pass before which it is added, and how many passes later it is given up.

@@ -1,13 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`generate` against a naive loop, itself row by row, and by hand."""
 
-import contextlib
 import itertools
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import NamedTuple
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,10 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hf_dparallel import enable_diffusion_generation
-from hf_dparallel.generation import mixin
 from hf_dparallel.generation.prediction import predict_tokens
-from hf_dparallel.generation.standard_parts import make_parts
-from hf_dparallel.serving.json import JsonAnswer, JsonPart
 
 from ..helpers import (
     EOS,
@@ -39,7 +33,7 @@ from ..helpers import (
     make_sdar,
     make_word_tokenizer,
 )
-from .naive import Form, FrozenCache, naive_generate, predict_whole
+from .naive import FrozenCache, naive_generate, predict_whole
 
 
 BY_BLOCK = [make_sdar, make_llada2, make_block_a2d, make_fast_dllm, make_nemotron]
@@ -67,7 +61,7 @@ def rules(num_blocks, num_new, with_schedule):
 
 
 class Case(NamedTuple):
-    """A decode: a model and its layers, prompts, settings that go together, slots, an end, and forms to follow."""
+    """A decode: a model and its layers, prompts, settings that go together, slots, and an end."""
 
     make: Callable
     layers: int
@@ -77,8 +71,6 @@ class Case(NamedTuple):
     # Whether an answer ends, of a sequence and the length of its prompt, and what `generate` is told for it.
     ends: Callable = lambda sequence, answer_start: False
     told: dict = {}
-    # Of each row, if any has one.
-    forms: list[Form | None] = []
 
 
 def stops(draw):
@@ -99,7 +91,7 @@ def decode_cases(draw):
     """Settings of any kind that go together; rows end at different times."""
     full = [make_llada, make_dream, make_a2d, make_llada_moe, make_rnd1]
     make = draw(st.sampled_from(full) | st.sampled_from(BY_BLOCK))
-    is_infilling, is_guided, layers = False, draw(st.sampled_from([False, False, False, True])), 2
+    is_infilling, layers = False, 2
     block_length, num_new = draw(st.sampled_from([1, 2, 3, 4, 8])), draw(st.integers(1, 20))
     num_blocks = -(-num_new // block_length)
     revision = draw(
@@ -111,13 +103,12 @@ def decode_cases(draw):
         )
         | st.sampled_from([0.0, 0.2, 0.5, 0.95]).map(lambda threshold: {"soft_threshold": threshold})
     )
-    revision = {} if is_guided else revision
     kwargs = {"block_length": block_length, "max_new_tokens": num_new, "pad_token_id": 0}
     if make in BY_BLOCK:
         kwargs["use_cache"] = draw(st.sampled_from([None, False]))
         kwargs["block_origin"] = draw(st.sampled_from([None, "sequence", "answer", "answer"]))
     else:
-        is_infilling = draw(st.sampled_from([False, False, not is_guided]))
+        is_infilling = draw(st.sampled_from([False, False, True]))
         kwargs["cache_implementation"] = draw(st.sampled_from([None, "prefix", "dual"]))
         kwargs["suffix_length"] = draw(st.sampled_from([None, None, 0, 3]))
         if kwargs["cache_implementation"] is not None:
@@ -135,7 +126,7 @@ def decode_cases(draw):
         kwargs["max_new_tokens"] = 0
     else:
         kwargs |= {"eos_token_id": draw(token | st.lists(token, min_size=2, max_size=4)), "pad_token_id": draw(token)}
-        kwargs["stop_at_eos"] = is_guided or draw(st.sampled_from([True, True, False]))
+        kwargs["stop_at_eos"] = draw(st.sampled_from([True, True, False]))
         end = stops(draw)
     kwargs |= draw(st.sampled_from([{}, {}, {}, {"repetition_penalty": 1.3}, {"temperature": 0.8}]))
     token = st.integers(2, 62) | (st.just(MASK) if is_infilling else st.nothing())
@@ -143,65 +134,7 @@ def decode_cases(draw):
     if is_infilling:
         # Without any other token all masks would be predicted alike, and ties be turned by rounding.
         prompts = [[2, *prompt, MASK][:: draw(st.sampled_from([1, -1]))] for prompt in prompts]
-    eos = kwargs.get("eos_token_id", EOS)
-    form = st.builds(
-        Form,
-        period=st.integers(4, 8),
-        given=st.integers(0, 4),
-        length=st.integers(3, 24),
-        mask=st.just(MASK),
-        eos_token=st.just(eos if isinstance(eos, int) else eos[0]),
-    )
-    forms = [draw(st.none() | form) for _ in prompts] if is_guided else []
-    return Case(make, layers, prompts, kwargs | revision, draw(st.integers(1, 3)), *end, forms)
-
-
-class Matcher(SimpleNamespace):
-    """A form as the matcher and the vocabulary of a schema."""
-
-    form: Form
-    at = 0
-    eos_tokens = property(lambda self: [self.form.eos_token])
-    eos_token = property(lambda self: self.form.eos_token)
-
-    def deep_copy(self):
-        return Matcher(form=self.form)
-
-    def is_error(self):
-        return False
-
-    def is_special_token(self, token):
-        return False
-
-    def is_stopped(self):
-        return self.at >= self.form.length
-
-    def validate_tokens(self, tokens):
-        fits = [at < self.form.length and self.form.fits(at, token) for at, token in enumerate(tokens, self.at)]
-        return [*fits, False].index(False)
-
-    def consume_tokens(self, tokens):
-        self.at += len(tokens)
-
-    def compute_ff_tokens(self):
-        return self.form.given_from(self.at)
-
-    def compute_logit_bias(self):
-        return bytes(200 * self.form.fits(self.at, token) for token in range(64))
-
-
-def with_forms(forms):
-    """Makes the parts of a decode, and has its rows follow their forms."""
-    answers = [form and JsonAnswer(Matcher(form=form), Matcher(form=form)) for form in forms]
-    prompts = dict(enumerate(SimpleNamespace(json=answer) for answer in answers))
-    return lambda *args, **kwargs: [*make_parts(*args, **kwargs), *([JsonPart(prompts)] if forms else [])]
-
-
-@contextlib.contextmanager
-def decoding(forms):
-    """Rows follow their forms."""
-    with patch.object(mixin, "make_parts", with_forms(forms)):
-        yield
+    return Case(make, layers, prompts, kwargs | revision, draw(st.integers(1, 3)), *end)
 
 
 def make_model(case):
@@ -219,15 +152,12 @@ def check_case(case):
     model, prompts, kwargs, batch_size = make_model(case), case.prompts, case.kwargs, case.batch_size
     ids, attention_mask = left_padded(prompts, kwargs["pad_token_id"])
     told = kwargs | case.told | {"return_dict_in_generate": True, "output_certainty": True}
-    with decoding(case.forms):
-        batch = model.generate(ids, attention_mask=attention_mask, generator=generators(len(prompts)), **told)
-    with decoding(case.forms):
-        draws = {"generator_for": lambda n: generators(n + 1)[n]}
-        slots = list(model.generate_many(prompts, batch_size=batch_size, **draws, **kwargs, **case.told))
+    batch = model.generate(ids, attention_mask=attention_mask, generator=generators(len(prompts)), **told)
+    draws = {"generator_for": lambda n: generators(n + 1)[n]}
+    slots = list(model.generate_many(prompts, batch_size=batch_size, **draws, **kwargs, **case.told))
     for row, (prompt, of_slots) in enumerate(zip(prompts, slots, strict=True)):
         assert of_slots.index == row
-        with decoding(case.forms[row : row + 1]):
-            alone = model.generate(torch.tensor([prompt]), generator=generators(row + 1)[row:], **told)
+        alone = model.generate(torch.tensor([prompt]), generator=generators(row + 1)[row:], **told)
         steps, passes = alone.commit_step[0], int(alone.nfe)
         tokens = alone.sequences[0, -len(steps) :]
         found = batch.sequences[row, -len(steps) :], batch.commit_step[row, -len(steps) :]
@@ -248,8 +178,7 @@ def check_with_naive_loop(model, case, row, alone):
     predict = naive_prediction(model, case.layers, kwargs)
     if predict is None:
         return
-    form = case.forms[row] if case.forms else None
-    naive = naive_generate(model, prompt, predict=predict, ends=case.ends, form=form, **kwargs)
+    naive = naive_generate(model, prompt, predict=predict, ends=case.ends, **kwargs)
     steps, passes, length = alone.commit_step[0], int(alone.nfe), len(naive.tokens)
     tokens = alone.sequences[0, -len(steps) :]
     assert_equal_entropies(alone.entropies[0, :, -len(steps) :], naive.entropies)
@@ -353,8 +282,6 @@ def test_a_last_block_of_one_token_that_was_decided_in_the_block_before(revision
 
 SEVERAL = ENDS | {"block_length": 4, "max_active_blocks": 3, "block_add_threshold": 0.25, "max_new_tokens": 24}
 SEVERAL |= {"cache_implementation": "dual", "cache_refresh_interval": None}
-GUIDED = ENDS | {"block_length": 8, "max_new_tokens": 3, "entropy_threshold": 9.0}
-ONE_BY_ONE = {"block_length": 8, "max_new_tokens": 14, "eos_token_id": 0, "pad_token_id": 0}
 FROM_ANSWER = {"block_origin": "answer"}
 BLOCKS = ENDS | {"block_length": 4, "max_new_tokens": 16, "entropy_threshold": 1.0}
 
@@ -366,12 +293,8 @@ def test_a_cache_changes_nothing_in_a_model_of_one_layer(make, cache):
     check_case((make, 1, [[2, 3], [4, 5, 6, 7, 8], [9]], kwargs, 2))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(decode_cases())
-# Tokens that fit up to behind the end of the answer, and what is given there.
-@example(Case(make_llada2, 2, [[32, 33], [5]], GUIDED, 2, forms=[Form(8, 4, 24, mask=MASK, eos_token=62), None]))
-# The rule chooses a token after the first mask, and not that one, which is then committed alone.
-@example(Case(make_llada2, 2, [[2]], ONE_BY_ONE, 1, forms=[Form(4, 0, 10, mask=MASK, eos_token=0)]))
 # Windows of different sizes: keys and values of one column too many would be told by the entropies only.
 @example(
     (make_llada, 2, [[29], [38, 2, 15, 31, 54, 33, 54, 19], [4, 35, 33]], SEVERAL | {"entropy_threshold": 0.3}, 2)
@@ -452,7 +375,7 @@ class TestSampling:
     def test_top_k_of_one_is_the_argmax(self, tiny_llada):
         prompt = torch.tensor([[2, 3]])
         greedy = tiny_llada.generate(prompt, **(self.settings | {"temperature": 0.0}))
-        for change, seed in itertools.product(({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-40}), range(10)):
+        for change, seed in itertools.product(({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-40}), range(3)):
             torch.manual_seed(seed)
             assert torch.equal(tiny_llada.generate(prompt, **self.settings | change), greedy)
 
@@ -466,9 +389,8 @@ class TestSampling:
 
     def test_draws_follow_the_distribution(self):
         logits = torch.tensor([2.0, 1.0, 0.0, -1.0, 8.0])
-        draws = predict_tokens(
-            logits.expand(1, 20000, 5), mask_token_id=4, temperature=2.0, generators=[torch.Generator().manual_seed(0)]
-        ).tokens
+        torch.manual_seed(0)
+        draws = predict_tokens(logits.expand(1, 20000, 5), mask_token_id=4, temperature=2.0).tokens
         frequencies = draws[0].bincount(minlength=5) / 20000
         expected = torch.cat([(logits[:4] / 2).softmax(-1), torch.zeros(1)])
         torch.testing.assert_close(frequencies, expected, atol=0.015, rtol=0)

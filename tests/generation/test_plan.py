@@ -2,14 +2,10 @@
 """What a pass computes: its columns, and that these are enough for the tokens that it scores."""
 
 import pytest
-import torch
 
-from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.models.backbones import CACHE_ARGUMENT
 
-from ..helpers import left_padded, make_block_a2d, make_dream, make_fast_dllm, make_llada, make_nemotron, make_sdar
-from .naive import decode_three_rows
+from ..helpers import left_padded, make_block_a2d, make_fast_dllm, make_llada, make_nemotron, make_sdar
 
 
 SETTINGS = {"block_length": 4, "stop_at_eos": False}
@@ -70,48 +66,3 @@ def test_a_long_prompt_is_stored_in_runs_with_small_masks(monkeypatch, make, ori
     model.model.layers[0].register_forward_pre_hook(record, with_kwargs=True)
     assert [(row.tokens.tolist(), row.nfe) for row in model.generate_many(prompts, **kwargs)] == expected
     assert max(lines) == 16 and lines.count(16) > 5
-
-
-@pytest.mark.parametrize(
-    ("make", "settings"),
-    [
-        (make_llada, {"suffix_length": 3}),
-        (make_llada, {"cache_implementation": "prefix"}),
-        (make_dream, {"cache_implementation": "dual", "cache_refresh_interval": 3}),
-        (make_dream, {"cache_implementation": "dual", "max_active_blocks": 2, "block_add_threshold": 0.5}),
-        (make_sdar, {}),
-        (make_block_a2d, {"block_origin": "answer"}),
-        (make_nemotron, {}),
-        (make_fast_dllm, {"max_active_blocks": 2, "block_add_threshold": 0.5}),
-    ],
-)
-def test_each_row_is_in_one_pass_with_its_open_blocks_and_what_predicts_them(make, settings):
-    model = make()
-    config = resolve(model, None, max_new_tokens=16, entropy_threshold=0.0, **(SETTINGS | settings))
-    decoder = Decoder(model, config, [])
-    canvas, planner, num_passes = decoder.canvas, decoder.runner.planner, []
-    plan = planner.plan
-
-    def checked(wanted):
-        passes = plan(wanted)
-        num_passes.append(len(passes))
-        every = torch.arange(len(canvas))
-        rows = torch.cat([every if each.rows is None else each.rows for each in passes])
-        assert sorted(rows.tolist()) == every.tolist()
-        for each in passes:
-            computed = each.of(canvas.column_ids.expand(len(canvas), -1))
-            rows = every if each.rows is None else each.rows
-            is_open = canvas.is_open[rows].gather(1, wanted[rows])
-            assert (computed.gather(1, each.scored) == wanted[rows])[is_open].all()
-            for row, columns in zip(rows.tolist(), computed.tolist(), strict=True):
-                start, end = canvas.open_edges(row)
-                assert (
-                    set(range(max(start - planner.lead, canvas.prompt_start(row)), end)) <= set(columns)
-                    and end <= each.num_keys
-                )
-        return passes
-
-    planner.plan = checked
-    decode_three_rows(decoder)
-    # Where there is a cache, rows that enter a block are computed apart from the others.
-    assert (2 in num_passes) == (config.cache_implementation != "none")

@@ -47,7 +47,6 @@ ALONE = [
     ({"top_p": 0.0}, "above 0"),
     ({"top_k": -1}, "0 or a positive integer"),
     ({"max_new_tokens": 10**12}, "at most 1,000,000"),
-    ({"max_new_tokens": 10**5000}, r"at most 1,000,000\), got a number of thousands of digits"),
     ({"max_new_tokens": -1}, "0 or a positive integer"),
     ({"block_length": "32"}, "a positive integer"),
     ({"cache_implementation": "static"}, "one of .*'dual'"),
@@ -213,7 +212,7 @@ BAD_INPUTS = [
     ({"inputs": PROMPT}, "same argument"),
     ({"token_type_ids": torch.ones(1, 3)}, "`token_type_ids`"),
     ({"generator": [torch.Generator()] * 2}, "`generator` .* 2 for 1"),
-    ({"streamer": object()}, "`streamer` .* object"),
+    ({"streamer": object()}, "`streamer` .* 'object'"),
     ({"input_ids": torch.ones(2, 3).long(), "streamer": Recorder()}, "`streamer` .* 2"),
     ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, r"`input_ids` is empty"),
     ({"input_ids": torch.tensor([[2, 64]])}, r"`input_ids\[0, 1\]` is 64"),
@@ -244,8 +243,6 @@ def test_many_prompts_are_refused_at_once(tiny_llada, settings):
 def test_calls_of_other_decoding_are_refused(tiny_llada):
     with pytest.raises(NotImplementedError, match="Use `generate_many`"):
         tiny_llada.generate_batch([[2]])
-    with pytest.raises(NotImplementedError, match="Use `generate`"):
-        tiny_llada.diffusion_generate(PROMPT)
 
 
 def test_no_mask_token():

@@ -6,87 +6,26 @@ import json
 import pickle
 import subprocess
 import sys
-import tempfile
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from transformers import GenerationConfig, pipeline
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel_rules.settings import GROUPS, SETTINGS, SettingError
 
-from ..helpers import make_llada, make_tokenizer, refuses
+from ..helpers import make_llada, make_tokenizer
 
 
 PROMPT = torch.tensor([[2, 3, 4]])
-# Values of every setting that a recipe could have; of the rules, whose values contradict one another, one at most.
-VALUES = {
-    "max_new_tokens": st.sampled_from([16, 24, 33]),
-    "block_length": st.sampled_from([4, 8, 32]),
-    "block_origin": st.sampled_from(["sequence", "answer"]),
-    "max_active_blocks": st.just(1),
-    "suffix_length": st.integers(0, 40),
-    "revocation_threshold": st.just(0.0),
-    "editing_threshold": st.just(1.0),
-    "max_post_steps": st.integers(0, 3),
-    "block_add_threshold": st.sampled_from([0.25, 0.5]),
-    "commit_order": st.sampled_from(["confidence", "left_to_right"]),
-    "min_commits": st.sampled_from([1, 2]),
-    "top_k": st.sampled_from([0, 5]),
-    "top_p": st.sampled_from([0.9, 1.0]),
-    "repetition_penalty": st.sampled_from([1.0, 1.3]),
-    "min_new_tokens": st.sampled_from([0, 3]),
-    "suppress_tokens": st.sampled_from([[], [5]]),
-    "bad_words_ids": st.sampled_from([[], [[6]]]),
-    "stop_at_eos": st.booleans(),
-    "stop_strings": st.sampled_from([[], ["a"]]),
-    "output_certainty": st.booleans(),
-    "return_dict_in_generate": st.booleans(),
-    "num_return_sequences": st.just(1),
-    "mask_token_id": st.sampled_from([63, 62]),
-    "eos_token_id": st.sampled_from([1, [1, 2]]),
-    "pad_token_id": st.sampled_from([1, 0]),
-    "bos_token_id": st.sampled_from([1, 0]),
-    "disable_compile": st.booleans(),
-}
-RULES = {
-    "denoising_steps": st.sampled_from([9, 16]),
-    "confidence_threshold": st.sampled_from([0.5, 0.9]),
-    "entropy_threshold": st.sampled_from([0.0, 0.5]),
-    "entropy_bound": st.sampled_from([0.0, 0.5]),
-    "entropy_budget": st.sampled_from([0.0, 0.5]),
-    "confidence_factor": st.sampled_from([0.5, 1.0]),
-    "soft_threshold": st.sampled_from([0.0, 0.5]),
-}
-SAMPLING = st.sampled_from(
-    [{}, {}, {"temperature": 0.0}, {"temperature": 0.7}, {"do_sample": True}, {"do_sample": False}]
-    + [{"do_sample": False, "temperature": 0.7}, {"do_sample": True, "temperature": 0.3}]
-)
-CACHE = st.sampled_from([{}, {}, {"use_cache": False}, {"use_cache": True}, {"cache_implementation": "dual"}])
-
-
-@st.composite
-def layers(draw):
-    """What one source sets."""
-    names = draw(st.sets(st.sampled_from(sorted(VALUES)), max_size=6))
-    layer = {name: draw(VALUES[name]) for name in sorted(names)}
-    rule = draw(st.none() | st.sampled_from(sorted(RULES)))
-    return layer | ({rule: draw(RULES[rule])} if rule else {}) | draw(SAMPLING) | draw(CACHE)
-
-
-def test_the_strategies_know_every_setting():
-    by_hand = {"temperature", "cache_implementation", "cache_refresh_interval"}
-    assert VALUES.keys() | RULES.keys() | by_hand | {"compile_config"} == SETTINGS.keys()
 
 
 class WithAdapter:
     """A model as `resolve` sees it: its config and its recipes."""
 
     block_length, block_origin = 4, "answer"
-    is_native, training = True, False
+    is_native, training, is_autoregressive = True, False, False
 
     def __init__(self, recipes, attention="full"):
         self.config = make_llada().config
@@ -95,67 +34,6 @@ class WithAdapter:
 
     def recipes(self):
         return self._recipes
-
-
-def first_explicit(name, sources):
-    """The obvious oracle: the first source that says anything about a setting."""
-    return next((source[name] for source in sources if source.get(name) is not None), None)
-
-
-@settings(max_examples=80, deadline=None)
-@given(layers(), st.none() | layers(), st.none() | layers(), layers(), st.sampled_from(["full", "block_causal"]))
-def test_the_first_explicit_value_counts(keywords, config, adapter, base, attention):
-    sources = [layer for layer in (keywords, config, adapter, base) if layer is not None]
-    recipes = [DiffusionGenerationConfig(**layer) for layer in sources[1 + (config is not None) :]]
-    model = WithAdapter(recipes, attention)
-    defaults = {name: setting.default for name, setting in SETTINGS.items()}
-    if attention != "full":
-        defaults |= {"block_length": 4, "block_origin": "answer", "cache_implementation": "block"}
-    given_config = DiffusionGenerationConfig(**config) if config is not None else None
-    rule = next((name for source in sources for name in source if name in RULES), None)
-    length, block = (first_explicit(name, sources) for name in ("max_new_tokens", "block_length"))
-    length, block = length or 256, block or defaults["block_length"]
-    if rule == "denoising_steps" and not -(-length // block) <= first_explicit(rule, sources) <= length:
-        with refuses("denoising_steps"):
-            resolve(model, given_config, **keywords)
-        return
-    resolved = resolve(model, given_config, **keywords)
-    for name in VALUES.keys() - {"mask_token_id", "eos_token_id", "pad_token_id", "suffix_length"}:
-        expected = first_explicit(name, sources)
-        assert getattr(resolved, name) == (defaults[name] if expected is None else expected), name
-    assert resolved.commit_rule() == (rule or "denoising_steps")
-    assert getattr(resolved, resolved.commit_rule()) == (first_explicit(rule, sources) if rule else length)
-    # The first source that says whether tokens are sampled; as a keyword, with the temperature of a recipe.
-    words = [{"do_sample", "temperature"} & s.keys() for s in sources]
-    says = next((s for s, word in zip(sources, words, strict=True) if word), {})
-    temperature = says.get("temperature", 1.0) if says.get("do_sample", True) else 0.0
-    if says is keywords and says.get("do_sample") and "temperature" not in says:
-        below = [s.get("temperature", 1.0 if s.get("do_sample") else 0.0) * s.get("do_sample", True) for s in sources]
-        temperature = next(filter(None, below[1:]), 1.0)
-    assert resolved.temperature == (temperature if says else 0.0)
-    # The first source that names a cache or turns it off; `use_cache=True` says nothing.
-    cached = ["cache_implementation" in s or s.get("use_cache") is False for s in sources]
-    first = cached.index(True) if any(cached) else len(sources) - 1
-    named = sources[first].get("cache_implementation", "none") if any(cached) else defaults["cache_implementation"]
-    assert resolved.cache_implementation == named
-    # Below it, what approximates for speed belongs to another cache.
-    assert resolved.suffix_length == first_explicit("suffix_length", sources[: first + 1])
-
-    # A resolved configuration resolves to itself, even after it was saved, and on top of anything.
-    with tempfile.TemporaryDirectory() as folder:
-        resolved.save_pretrained(folder)
-        loaded = DiffusionGenerationConfig.from_pretrained(folder)
-    for again in (resolve(model, resolved), resolve(model, loaded), resolve(model, **resolved.settings())):
-        assert again.settings() == resolved.settings()
-
-
-@settings(max_examples=40, deadline=None)
-@given(layers())
-def test_saving_keeps_what_is_set_and_what_is_not(layer):
-    with tempfile.TemporaryDirectory() as folder:
-        DiffusionGenerationConfig(**layer).save_pretrained(folder)
-        expected = DiffusionGenerationConfig(**layer).settings()
-        assert DiffusionGenerationConfig.from_pretrained(folder).settings() == expected
 
 
 DUAL = {"cache_implementation": "dual", "cache_refresh_interval": 4, "suffix_length": 8}
@@ -187,14 +65,20 @@ MERGED = [
 
 
 @pytest.mark.parametrize(("layers", "expected"), MERGED)
-def test_the_first_layer_that_sets_a_setting_wins(layers, expected):
+def test_the_first_layer_that_sets_a_setting_wins(tmp_path, layers, expected):
     keywords, given, *recipes = layers
     given = given if isinstance(given, GenerationConfig) else DiffusionGenerationConfig(**given)
     recipes = [DiffusionGenerationConfig(**recipe) for recipe in recipes]
     before = [recipe.to_dict() for recipe in recipes]
-    resolved = resolve(WithAdapter(recipes), given, **keywords)
+    model = WithAdapter(recipes)
+    resolved = resolve(model, given, **keywords)
     assert {name: getattr(resolved, name) for name in expected} == expected
     assert [recipe.to_dict() for recipe in recipes] == before
+    # A resolved configuration resolves to itself, even after it was saved, and on top of anything.
+    resolved.save_pretrained(tmp_path)
+    loaded = DiffusionGenerationConfig.from_pretrained(tmp_path)
+    for again in (resolve(model, resolved), resolve(model, loaded), resolve(model, **resolved.settings())):
+        assert again.settings() == resolved.settings()
 
 
 @pytest.mark.parametrize("recipe", [{}, {"temperature": 0.0}, {"do_sample": False}], ids=str)

@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.decoded_row import DecodedRow
+from ..generation.output import DecodedRow
 from .folder import TrajectoryFolder
 from .rewards import RewardFunction, score_completions
 

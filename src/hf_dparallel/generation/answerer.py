@@ -15,8 +15,7 @@ from hf_dparallel_rules.settings import SETTINGS
 
 from ..hashes import model_hash, stable_hash
 from .configuration import DiffusionGenerationConfig, resolve
-from .decoded_row import DecodedRow
-from .output import DiffusionGenerationOutput, collect_rows
+from .output import DecodedRow, DiffusionGenerationOutput, collect_rows
 
 
 Key = TypeVar("Key", int, str)
@@ -45,22 +44,14 @@ class Answerer:
     Decodes the prompts of a dataset with a model, its tokenizer and one recipe.
 
     Args:
-        model ([`~transformers.PreTrainedModel`]):
-            With [`~DiffusionGenerationMixin.generate_many`]. It is used in evaluation mode.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            Its tokenizer.
-        generation_config ([`DiffusionGenerationConfig`], *optional*):
-            The recipe. By default the model's own.
-        batch_size (`int`, *optional*, defaults to 16):
-            Prompts decoded together. Does not change the answers (up to the rounding of sums in batches).
-        seed (`int`, *optional*, defaults to 0):
-            Seed of the draws with `temperature > 0`; each prompt draws from it and its number.
+        model ([`~transformers.PreTrainedModel`]): with `generate_many`. It is used in evaluation mode.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): its tokenizer.
+        generation_config ([`DiffusionGenerationConfig`], *optional*): the recipe, by default the model's own.
+        batch_size (`int`, *optional*, defaults to 16): prompts decoded together.
+        seed (`int`, *optional*, defaults to 0): seed of the draws; each prompt draws from it and its number.
 
     Attributes:
         config ([`DiffusionGenerationConfig`]): the resolved settings, special tokens included.
-
-    Raises:
-        ValueError: if `batch_size` is below 1, or for invalid settings.
 
     Example:
 
@@ -95,20 +86,13 @@ class Answerer:
         stopping_criteria: StoppingCriteriaList | None = None,
         raise_errors: bool = True,
     ) -> Generator[tuple[Key, DecodedRow], None, None]:
-        """Yields each answer when it is finished.
+        """Yields the number (or name) of a prompt and the answer to it, when it is finished.
 
         Args:
             prompts (`Iterable[tuple[int, list[int]]]`): the number (or name) of each prompt, and its token ids. They
-                are read when there is room in a batch. Prompts of similar length next to one another need the least
-                padding.
-            stopping_criteria ([`~transformers.StoppingCriteriaList`], *optional*): as in `generate`.
-            raise_errors (`bool`, *optional*, defaults to `True`): whether to raise the error of a row whose logits are
-                NaN. Otherwise the row is yielded with its `error`.
-
-        Yields:
-            `tuple[int, DecodedRow]`: the number of a prompt, and the answer to it.
+                are read when there is room in a batch. Neighbours of similar length need the least padding.
+            stopping_criteria, raise_errors: as in `generate_many` and [`SlotDecoder.as_completed`].
         """
-
         # The number of each prompt that was read.
         numbers: list[Key] = []
 
@@ -132,15 +116,12 @@ class Answerer:
     def decode(self, prompts: Sequence[list[int]], description: str | None = None) -> DiffusionGenerationOutput:
         """Decodes prompts of any lengths, and returns one output for all, as `generate` would with enough memory.
 
-        Args:
-            prompts (`Sequence[list[int]]`): token ids of each prompt.
-            description (`str`, *optional*): title of a progress bar.
+        With a `description` there is a progress bar of that title.
         """
         # With a description, $TQDM_DISABLE decides.
         silent = {"disable": True} if description is None else {}
         decoded = tqdm(self.rows(enumerate(prompts)), description, len(prompts), **silent)
-        answers = dict(decoded)
-        rows = [answers[number] for number in range(len(prompts))]
+        rows = [row for _, row in sorted(decoded, key=lambda answer: answer[0])]
         prompt_ids = [torch.tensor(ids, device=rows[0].tokens.device) for ids in prompts]
         padding = self.config.padding_token_id
         padded = pad_sequence(prompt_ids, batch_first=True, padding_value=padding, padding_side="left")

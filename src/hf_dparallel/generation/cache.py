@@ -60,18 +60,12 @@ class WindowLayer(CacheLayerMixin):
             setattr(self, name, kept)
 
     def _updated(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        states, appended = states.tensor_split([self.planned.length], dim=2)
-        seen = self._replace(kept, states)
-        return torch.cat([seen, appended], dim=2) if appended.shape[2] else seen
-
-    def _replace(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         planned, start = self.planned, self.planned.start
+        states, appended = states.tensor_split([planned.length], dim=2)
         # The layers of a model may be on several devices.
         rows = None if planned.rows is None else planned.rows.to(kept.device)
         if start is not None:
             kept[slice(None) if rows is None else rows, :, start : start + planned.length] = states
-            if rows is not None and planned.length == kept.shape[2]:
-                return states
         else:
             line = (torch.arange(len(kept), device=kept.device) if rows is None else rows)[:, None]
             columns = planned.columns.to(kept.device)
@@ -81,7 +75,8 @@ class WindowLayer(CacheLayerMixin):
                 states = torch.where(planned.kept[..., None, None].to(kept.device), states, kept[line, :, columns])
             kept[line, :, columns] = states
         seen = kept[:, :, : planned.num_keys]
-        return seen if rows is None else seen[rows]
+        seen = seen if rows is None else seen[rows]
+        return torch.cat([seen, appended], dim=2) if appended.shape[2] else seen
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Returns the number of keys, and 0: keys begin at the left edge."""
@@ -99,10 +94,9 @@ class WindowLayer(CacheLayerMixin):
 class WindowCache(Cache):
     """Keys and values of all positions of the rows being decoded, kept from one pass to the next.
 
-    Before a forward pass, [`select`] sets the columns that the pass computes. Their keys and values replace the stored
-    ones, and their queries attend to the whole width. With the suffix as the window this is the prefix cache of
-    Fast-dLLM, with the block as the window its dual cache (https://huggingface.co/papers/2505.22618); if the queries
-    attend to nothing after the block, it is the exact cache of block-causal models.
+    Before a forward pass, [`select`] sets the columns that it computes and whose keys and values it replaces. With the
+    suffix as the window this is the prefix cache of Fast-dLLM, with the block as the window its dual cache
+    (https://huggingface.co/papers/2505.22618); where nothing sees later blocks, the exact one of block-causal models.
     """
 
     def __init__(self, num_layers: int):

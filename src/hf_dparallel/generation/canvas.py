@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from ..attention_masks import mask_blocks
 from .configuration import DiffusionGenerationConfig
-from .decoded_row import DecodedRow, RowProgress
 from .layout import Layout
+from .output import DecodedRow, RowProgress
 
 
 # Few widths to compile, and little padding.
@@ -28,7 +29,6 @@ _COMPILED_WIDTH_MULTIPLE = 64
 _WIDE = ("attention_mask", "position_ids", "block", "block_start", "is_given", "masked", "holding", "commit_step")
 _FILLS = {"block": -1, "is_given": True, "commit_step": -1}
 _OF_ROWS = ("nfe", "step_in_block", "open_from", "open_to", "num_revisions")
-_COUNTS = ("nfe", "open_from", "open_to", "num_open", "num_revisable", "num_revisions")
 
 
 @dataclass
@@ -163,19 +163,22 @@ class Canvas:
         status = self.status[row]
         return self._block_column(row, status.open_from), self._block_column(row, status.open_to + 1)
 
-    def add(self, row_ids: list[int], input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
-        """Adds rows: left-padded prompts and their attention mask, both `(rows, prompt_length)`."""
-        added = self.layout.place(input_ids, attention_mask, self.config.mask_token_id)
-        added["open_from"] = added["open_to"] = _least(added["block"], ~added["holding"])
+    def add(self, prompts: Mapping[int, torch.LongTensor]) -> None:
+        """Adds prompts of any lengths, `(prompt_length,)` each, by row ids that are not in use."""
+        rows = [self.layout.place(prompt, self.config.mask_token_id) for prompt in prompts.values()]
         is_empty = not self.row_ids
-        self.row_ids += row_ids
-        self.prompt_lengths += attention_mask.sum(dim=1).tolist()
+        self.row_ids += prompts
+        self.prompt_lengths += map(len, prompts.values())
         self._set_width()
+        added: dict[str, torch.Tensor] = {}
         for owner, name, fill, is_wide in self._row_tensors():
-            tensor = added.get(name)
-            if tensor is None:
-                dtype = torch.float32 if isinstance(fill, float) else None
-                tensor = torch.full_like(added["sequences" if is_wide else "open_from"], fill, dtype=dtype)
+            if name in rows[0]:
+                tensor = added[name] = pad_sequence([row[name] for row in rows], True, fill, padding_side="left")
+            elif name in ("open_from", "open_to"):
+                tensor = _least(added["block"], ~added["holding"])
+            else:
+                dtype = torch.float32 if isinstance(fill, float) else torch.long
+                tensor = added["sequences"].new_full(added["sequences"].shape[: 1 + is_wide], fill, dtype=dtype)
             parts = [tensor] if is_empty else [getattr(owner, name), tensor]
             setattr(owner, name, torch.cat([self._fitted(part, fill) for part in parts]))
         self.column_ids = torch.arange(self.width, device=self.sequences.device)
@@ -344,57 +347,46 @@ class Canvas:
     def _read_status(self, settled: torch.BoolTensor, num_nan: torch.LongTensor | None = None) -> None:
         """Reads the status of all rows, in the only transfer of a pass from the device."""
         self._find_open()
-        numbers = {
-            "nfe": self.nfe,
-            "open_from": self.open_from,
-            "open_to": self.open_to,
-            "num_open": self.is_open.sum(dim=1),
-            "first_undecided": _least(self.column_ids, settled),
-        }
         # The first column at which a row has a new token.
         first = min(self.answer(row).start for row in range(len(self)))
-        # When infilling, an end token ends nothing.
-        if not self.layout.is_infilling:
-            is_no_end = (self.sequences[:, first:, None] != self._eos_token_ids).all(dim=-1)
-            if self.whole_blocks:
-                # Otherwise all answers begin at the same column.
-                is_no_end |= self.is_given[:, first:]
-            numbers["first_end"] = _least(self.column_ids[first:], is_no_end)
-        if num_nan is not None:
-            numbers["num_nan"] = num_nan
-        if self.revises:
-            numbers |= {"num_revisable": self.revisable.sum(dim=1), "num_revisions": self.num_revisions}
-        table = torch.stack(list(numbers.values()), dim=1)
+        is_no_end = (self.sequences[:, first:, None] != self._eos_token_ids).all(dim=-1)
+        if self.whole_blocks:
+            # Otherwise all answers begin at the same column.
+            is_no_end |= self.is_given[:, first:]
+        numbers = [
+            _least(self.column_ids, settled),
+            _least(self.column_ids[first:], is_no_end),
+            torch.zeros_like(self.nfe) if num_nan is None else num_nan,
+            self.nfe,
+            self.open_from,
+            self.open_to,
+            self.is_open.sum(dim=1),
+            self.revisable.sum(dim=1) if self.revises else self.num_revisions,
+            self.num_revisions,
+        ]
+        table = torch.stack(numbers, dim=1)
         if self.reads_tokens:
             table = torch.cat([table, self.sequences[:, first:]], dim=1).cpu()
-        self.status = []
-        for row, line in enumerate(table[:, : len(numbers)].tolist()):
-            self.status.append(self._status(row, dict(zip(numbers, line, strict=True))))
-            if self.reads_tokens:
-                self.status[row].answer = table[row, len(numbers) + self.answer(row).start - first :]
+        self.status = [self._status(row, *line) for row, line in enumerate(table[:, : len(numbers)].tolist())]
+        if self.reads_tokens:
+            for row, status in enumerate(self.status):
+                status.answer = table[row, len(numbers) + self.answer(row).start - first :]
 
-    def _status(self, row: int, numbers: dict[str, int]) -> RowStatus:
-        """Returns the status of a row from its numbers, among them the columns of the first mask and end token."""
+    def _status(self, row: int, first_undecided: int, first_end: int, num_nan: int, *counts: int) -> RowStatus:
+        """Returns the status of a row, from the columns of its first mask and its first end token, and its counts."""
+        nfe, open_from, open_to, num_open, num_revisable, num_revisions = counts
         answer = self.answer(row)
         longest = answer.stop - answer.start
-        num_decided = min(numbers["first_undecided"] - answer.start, longest)
-        length_to_eos = min(numbers.get("first_end", answer.stop) + 1 - answer.start, longest)
+        num_decided = num_final = min(first_undecided - answer.start, longest)
+        # When infilling, an end token ends nothing.
+        length_to_eos = longest if self.layout.is_infilling else min(first_end + 1 - answer.start, longest)
         length = length_to_eos if self.config.stop_at_eos else longest
-        is_nan = numbers.get("num_nan", 0) > 0
-        is_finished = is_nan or num_decided >= length
-        num_final = num_decided
+        is_finished = num_nan > 0 or num_decided >= length
         if self.revises and not is_finished:
-            first_open = self._block_column(row, numbers["open_from"])
+            first_open = self._block_column(row, open_from)
             num_final = min(num_decided, max(first_open - answer.start, 0))
-        return RowStatus(
-            **{name: numbers.get(name, 0) for name in _COUNTS},
-            num_decided=num_decided,
-            num_final=num_final,
-            length_to_eos=length_to_eos,
-            length=length,
-            is_finished=is_finished,
-            is_nan=is_nan,
-        )
+        open_blocks, reached = (open_from, open_to, num_open, num_revisable), (num_decided, num_final)
+        return RowStatus(nfe, *open_blocks, num_revisions, *reached, length_to_eos, length, is_finished, num_nan > 0)
 
     def _result(self, row: int) -> DecodedRow:
         status, answer = self.status[row], self.answer(row)

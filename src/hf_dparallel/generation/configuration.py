@@ -124,35 +124,25 @@ class DiffusionGenerationConfig(GenerationConfig):
         return next((name for name in settings_of("rule") if getattr(self, name, None) is not None), None)
 
     def updated(self, **settings) -> "DiffusionGenerationConfig":
-        """Returns a copy with these settings; `None` unsets one.
-
-        Leaves out old settings that new ones replace: another commit rule, the options of another cache.
-        """
+        """Returns a copy with these settings, which replace another rule or cache; `None` unsets one."""
         kept = {name: value for name, value in self.settings().items() if name not in settings}
         return type(self)(**_merged(settings, [kept]))
 
     def one_token_per_pass(self) -> "DiffusionGenerationConfig":
-        """Returns a copy that commits the likeliest token in each pass, without an approximate cache.
-
-        Other recipes are compared with this one. `max_new_tokens` must be set.
-        """
-        plain = {
-            name: SETTINGS[name].default for name in settings_of("rule options", "blocks", "revision", "sampling")
-        }
-        plain |= dict.fromkeys(settings_of("cache"))
+        """Returns a copy that commits the likeliest token in each pass, without an approximate cache."""
+        replaced = settings_of("rule options", "blocks", "revision", "sampling", "cache")
+        plain = {name: SETTINGS[name].default for name in replaced}
         plain["cache_implementation"] = "block" if self.cache_implementation == "block" else "none"
         return self.updated(**plain, denoising_steps=self.max_new_tokens or None)
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """Returns the settings that differ from the defaults of [`~transformers.GenerationConfig`].
-
-        Adds `do_sample=False` to a recipe that does not sample, because pipelines sample by default, and writes "none"
-        of `cache_implementation`, which transformers does not know, as `use_cache=False`.
-        """
+        """Returns the settings that differ from the defaults of [`~transformers.GenerationConfig`]."""
         differing = super().to_diff_dict()
         if self.do_sample is None and not self.temperature:
+            # Pipelines sample by default.
             differing["do_sample"] = False
         if self.cache_implementation == "none":
+            # transformers does not know this value.
             del differing["cache_implementation"]
             differing["use_cache"] = False
         return differing
@@ -199,18 +189,13 @@ def resolve(
     priority, and a cache the options of another. A resolved configuration resolves to itself.
 
     Args:
-        model ([`~transformers.PreTrainedModel`]):
-            The model, with [`~DiffusionGenerationMixin.generate`].
-        given ([`~transformers.GenerationConfig`], *optional*):
-            A configuration of the caller.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*):
-            For special tokens that no configuration has.
-        kwargs:
-            Settings of the caller.
+        model ([`~transformers.PreTrainedModel`]): a model with [`~DiffusionGenerationMixin.generate`].
+        given ([`~transformers.GenerationConfig`], *optional*): a configuration of the caller.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*): for tokens that no configuration has.
+        kwargs: settings of the caller.
 
     Raises:
-        ValueError: for a setting that is unknown or out of range, settings that contradict one another, or if no mask
-            token is known.
+        ValueError: for an invalid setting, settings that contradict one another, or if no mask token is known.
     """
     values = _merged(kwargs, _layers(given, *model.recipes()))
     for name in ("eos_token_id", "pad_token_id", "mask_token_id"):
@@ -307,15 +292,12 @@ def _check_known(settings: Iterable[str]) -> None:
 
 def _describe_arguments() -> str:
     """Returns the settings in the form of a docstring, by group."""
-    wrapper = textwrap.TextWrapper(119, initial_indent=" " * 8, subsequent_indent=" " * 8, break_long_words=False)
     lines = []
     for setting in (SETTINGS[name] for group in GROUPS for name in settings_of(group)):
         default = f", defaults to `{setting.default!r}`" if setting.default is not None else ""
         text = f"{setting.help} ({setting.rule[0].upper()}{setting.rule[1:]}.) {setting.source}".strip()
-        lines += [
-            f"    {setting.name} (`{formatannotation(setting.type)}`, *optional*{default}):",
-            *wrapper.wrap(text),
-        ]
+        lines.append(f"    {setting.name} (`{formatannotation(setting.type)}`, *optional*{default}):")
+        lines.append(textwrap.indent(textwrap.fill(text, 111, break_long_words=False), " " * 8))
     return "\n".join(lines)
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from hf_dparallel_rules.commit_rules import make_rule
@@ -15,8 +14,7 @@ from hf_dparallel_rules.commit_rules import make_rule
 from .canvas import Canvas
 from .compatibility import check
 from .configuration import DiffusionGenerationConfig
-from .decoded_row import DecodedRow
-from .inputs import check_generators
+from .output import DecodedRow
 from .parts import Change, RowPart
 from .prediction import TokenPrediction, exponential_noise, predict_tokens
 from .runner import CompiledRunner, Runner
@@ -62,24 +60,14 @@ class Decoder:
     def __len__(self) -> int:
         return len(self.canvas)
 
-    def add(self, row_ids: list[int], input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
-        """Adds left-padded prompts and their mask, both `(rows, prompt_length)`, under row ids that are not in use."""
-        if self.generator_for is not None:
-            generators = {row_id: self.generator_for(row_id) for row_id in row_ids}
-            check_generators(generators.values(), input_ids.device)
-            self.generators |= generators
-        self._entered |= dict.fromkeys(row_ids, time.perf_counter())
-        self.canvas.add(row_ids, input_ids, attention_mask)
-        for part in self.parts:
-            part.enter(row_ids)
-
     def add_prompts(self, prompts: Mapping[int, torch.LongTensor]) -> None:
         """Adds prompts of any lengths, `(prompt_length,)` each, by row ids that are not in use."""
-        ids, is_prompt = (
-            pad_sequence(rows, batch_first=True, padding_side="left")
-            for rows in (list(prompts.values()), [torch.ones_like(ids) for ids in prompts.values()])
-        )
-        self.add(list(prompts), ids, is_prompt)
+        if self.generator_for is not None:
+            self.generators |= {row_id: self.generator_for(row_id) for row_id in prompts}
+        self._entered |= dict.fromkeys(prompts, time.perf_counter())
+        self.canvas.add(prompts)
+        for part in self.parts:
+            part.enter(list(prompts))
 
     def remove(self, row_ids: Collection[int]) -> None:
         """Removes unfinished rows. The others go on as if these had never been there."""

@@ -3,7 +3,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,8 +24,8 @@ def check_prompts(
     attention_mask: torch.LongTensor | None,
     config: DiffusionGenerationConfig,
     model: PreTrainedModel,
-) -> tuple[torch.LongTensor, torch.LongTensor]:
-    """Checks prompts, and returns them with their attention mask, both `(batch_size, prompt_length)`."""
+) -> list[torch.LongTensor]:
+    """Checks prompts, and returns the tokens of each without padding, on the device that the model takes them on."""
     if not isinstance(input_ids, torch.Tensor) or input_ids.ndim != 2:
         rule = "must be a tensor of shape (batch_size, prompt_length)"
         remedy = "Pass `**inputs` of a tokenizer with `return_tensors='pt'`."
@@ -38,14 +38,22 @@ def check_prompts(
     ids = input_ids.long().cpu()
     mask = attention_mask.cpu() if isinstance(attention_mask, torch.Tensor) else attention_mask
     if mask is None:
-        _check_unmarked_padding(ids, config)
+        _warn_of_padding(ids, config)
         mask = torch.ones_like(ids)
-    _check_padding(ids, mask)
+    _check_mask(ids, mask)
     if not model.hides_padding and not mask.all():
         rule = f"hides padding, which {type(model).__name__} ignores"
         raise SettingError("attention_mask", _shape(mask), rule, "Give prompts of one length, or use `generate_many`.")
     _check_vocabulary(ids, model, config)
-    _check_masks(ids, mask, config)
+    has_masks = ((ids == config.mask_token_id) & mask.bool()).any(dim=1)
+    if not config.is_infilling and has_masks.any():
+        raise ValueError(
+            f"`input_ids` contains the mask token ({config.mask_token_id}) in row {_first(has_masks)}, but "
+            f"`max_new_tokens={config.max_new_tokens}` appends tokens. Set `max_new_tokens=0` to fill in the masks."
+        )
+    if config.is_infilling and not has_masks.any():
+        rule = f"fills in the masks of the prompt, but `input_ids` has none (token {config.mask_token_id})"
+        raise SettingError("max_new_tokens", 0, rule, "Raise `max_new_tokens` to append new tokens.")
     longest, length = longest_sequence(model), ids.shape[1] + config.max_new_tokens
     if length > (most := _num_positions(model)):
         rule = f"and a prompt of {ids.shape[1]} are more than the {most} positions of {type(model).__name__}"
@@ -55,23 +63,92 @@ def check_prompts(
             f"Prompt and new tokens are {length} tokens, more than the {longest} that the model was trained for. "
             "Shorten one of them."
         )
-    return input_ids.long(), (mask if attention_mask is None else attention_mask).long().to(input_ids.device)
+    input_ids = input_ids.long().to(input_device(model))
+    return [row[-length:] for row, length in zip(input_ids, mask.long().sum(dim=1).tolist(), strict=True)]
+
+
+def _warn_of_padding(input_ids: torch.LongTensor, config: DiffusionGenerationConfig) -> None:
+    """Warns if some prompts but not all begin or end with the padding token."""
+    is_padding = input_ids == (-1 if config.pad_token_id is None else config.pad_token_id)
+    for side, of_rows in (("start", is_padding[:, 0]), ("end", is_padding[:, -1])):
+        if of_rows.any() and not of_rows.all():
+            logger.warning_once(
+                f"Some prompts {side} with the padding token and `attention_mask` was not given, so the padding is "
+                "attended to. Pad on the left and pass the attention mask that the tokenizer returns."
+            )
+
+
+def _check_mask(input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
+    if not isinstance(attention_mask, torch.Tensor) or attention_mask.shape != input_ids.shape:
+        rule = f"must be a tensor of the shape of `input_ids`, {_shape(input_ids)}"
+        raise SettingError("attention_mask", _shape(attention_mask), rule)
+    if not ((attention_mask == 0) | (attention_mask == 1)).all():
+        raise ValueError("`attention_mask` must be 1 for tokens and 0 for padding. Pass the tokenizer's mask.")
+    is_empty = (attention_mask == 0).all(dim=1)
+    if is_empty.any():
+        raise ValueError(
+            f"`attention_mask` is 0 everywhere in row {_first(is_empty)}: that prompt is empty. Give it at least one "
+            "token."
+        )
+    right_padded = (attention_mask[:, 1:].long() < attention_mask[:, :-1].long()).any(dim=1)
+    if right_padded.any():
+        raise ValueError(
+            f"Row {_first(right_padded)} is padded on the right (`attention_mask` goes from 1 to 0), but new tokens "
+            "follow the prompt. Tokenize with `padding_side='left'`."
+        )
+
+
+def _check_vocabulary(input_ids: torch.LongTensor, model: PreTrainedModel, config: DiffusionGenerationConfig) -> None:
+    vocab_size = vocabulary_size(model)
+    outside = (input_ids < 0) | (input_ids >= vocab_size)
+    if outside.any():
+        row, column = outside.nonzero()[0].tolist()
+        raise ValueError(
+            f"`input_ids[{row}, {column}]` is {input_ids[row, column].item()}, outside the model's vocabulary of "
+            f"{vocab_size} tokens. Use the tokenizer that belongs to the model."
+        )
+    trained, remove = "Set the id that the model was trained with.", "Remove it."
+    banned = [token_id for (token_id,) in config.bad_words_ids]
+    for name, token_ids, remedy in (
+        ("mask_token_id", [config.mask_token_id], trained),
+        ("eos_token_id", config.eos_token_ids, trained),
+        ("pad_token_id", [config.padding_token_id], trained),
+        ("suppress_tokens", config.suppress_tokens, remove),
+        ("bad_words_ids", banned, remove),
+    ):
+        for token_id in token_ids:
+            if not 0 <= token_id < vocab_size:
+                raise SettingError(name, token_id, f"is outside the model's vocabulary of {vocab_size} tokens", remedy)
+    if config.mask_token_id in (*config.eos_token_ids, config.padding_token_id):
+        rule = "is the end or padding token, too"
+        raise SettingError("mask_token_id", config.mask_token_id, rule, "Set the one that is wrong.")
+    if len({config.mask_token_id, *config.suppress_tokens, *banned}) >= vocab_size:
+        raise ValueError("`suppress_tokens` and `bad_words_ids` leave no token to decode. Remove some.")
+
+
+def vocabulary_size(model: PreTrainedModel) -> int:
+    """Returns a model's number of token ids: the config has it even if an adapter wraps the embedding."""
+    known = getattr(model.config.get_text_config(), "vocab_size", None)
+    return known if known is not None else model.get_input_embeddings().num_embeddings
 
 
 def _num_positions(model: PreTrainedModel) -> float:
     """Returns how many positions a model has learned embeddings of; families of this package have rotary ones."""
     if model.is_native:
         return math.inf
-    named = ((name, module) for name, module in model.named_modules() if isinstance(module, torch.nn.Embedding))
-    tables = [module for name, module in named if name.endswith("position_embeddings")]
+    tables = [each for name, each in model.named_modules() if name.endswith("position_embeddings")]
     # Models like RoBERTa count from the position after the one of padding.
     unused = [0 if table.padding_idx is None else table.padding_idx + 1 for table in tables]
-    return min((len(table.weight) - none for table, none in zip(tables, unused, strict=True)), default=math.inf)
+    return min((table.num_embeddings - num for table, num in zip(tables, unused, strict=True)), default=math.inf)
 
 
 def _shape(value: Any) -> Any:
     """Returns the shape of a tensor, for messages, and anything else as it is."""
     return tuple(value.shape) if isinstance(value, torch.Tensor) else value
+
+
+def _first(rows: torch.BoolTensor) -> int:
+    return int(rows.nonzero()[0])
 
 
 def generators_by_row(
@@ -89,29 +166,12 @@ def generators_by_row(
     return generators.__getitem__
 
 
-def check_generators(generators: Iterable[torch.Generator], device: torch.device) -> None:
-    """Raises a `ValueError` if a generator is not on the device of the prompts."""
-    for generator in generators:
-        if generator.device.type != device.type:
-            text = f"`generator` must be on the device of the prompts, {device}, got one on {generator.device}."
-            raise ValueError(f"{text} Use `torch.Generator({device.type!r})`.")
-
-
 def input_device(model: PreTrainedModel) -> torch.device:
     """Returns the device that a model takes token ids on, even if its weights are offloaded between passes."""
     embedding = model.get_input_embeddings()
     # accelerate moves inputs, and offloaded weights, here.
     device = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
     return torch.device(device) if device is not None else embedding.weight.device
-
-
-def check_devices(input_ids: Any, attention_mask: Any, model: PreTrainedModel) -> None:
-    """Raises a `ValueError` if the prompts are not on the device that the model takes them on."""
-    device = input_device(model)
-    for name, tensor in (("input_ids", input_ids), ("attention_mask", attention_mask)):
-        if isinstance(tensor, torch.Tensor) and tensor.device.type != device.type and device.type != "meta":
-            text = f"`{name}` must be on the device of the model, {device}, got {tensor.device}."
-            raise ValueError(f"{text} Pass `**inputs.to(model.device)`.")
 
 
 class CheckedForPeft:
@@ -140,95 +200,10 @@ def refuse_virtual_tokens(model: Any) -> None:
 def check_peft(model: PreTrainedModel) -> None:
     """Raises a `ValueError` if a PEFT model over `model` adds virtual tokens or `adapter_names` to the call."""
     refuse_virtual_tokens(getattr(model.prepare_inputs_for_generation, "__self__", None))
-    hooks = [(module, key, hook) for module in model.modules() for key, hook in module._forward_pre_hooks.items()]
-    mixing = [(module, key) for module, key, hook in hooks if "adapter_names" in getattr(hook, "keywords", {})]
-    for module, key in mixing:
+    every = [(module._forward_pre_hooks, key) for module in model.modules() for key in module._forward_pre_hooks]
+    mixing = [(hooks, key) for hooks, key in every if "adapter_names" in getattr(hooks[key], "keywords", ())]
+    for hooks, key in mixing:
         # PEFT would leave its hooks in place after an error.
-        del module._forward_pre_hooks[key]
+        del hooks[key]
     if mixing:
-        raise ValueError(
-            "`adapter_names`, an adapter for each row, is not supported. Call `generate` for each adapter."
-        )
-
-
-def vocabulary_size(model: PreTrainedModel) -> int:
-    """Returns a model's number of token ids: the config has it even if an adapter wraps the embedding."""
-    known = getattr(model.config.get_text_config(), "vocab_size", None)
-    return known if known is not None else model.get_input_embeddings().num_embeddings
-
-
-def _check_unmarked_padding(input_ids: torch.LongTensor, config: DiffusionGenerationConfig) -> None:
-    """Warns if no mask was given, and some prompts but not all begin or end with the padding token."""
-    is_padding = input_ids == config.pad_token_id if config.pad_token_id is not None else input_ids < 0
-    for side, column in (("start", 0), ("end", -1)):
-        if is_padding[:, column].any() and not is_padding[:, column].all():
-            logger.warning_once(
-                f"Some prompts {side} with the padding token and `attention_mask` was not given, so the padding is "
-                "attended to. Pad on the left and pass the attention mask that the tokenizer returns."
-            )
-
-
-def _check_vocabulary(input_ids: torch.LongTensor, model: PreTrainedModel, config: DiffusionGenerationConfig) -> None:
-    vocab_size = vocabulary_size(model)
-    outside = (input_ids < 0) | (input_ids >= vocab_size)
-    if outside.any():
-        row, column = outside.nonzero()[0].tolist()
-        raise ValueError(
-            f"`input_ids[{row}, {column}]` is {input_ids[row, column].item()}, outside the model's vocabulary of "
-            f"{vocab_size} tokens. Use the tokenizer that belongs to the model."
-        )
-    banned = {
-        "suppress_tokens": config.suppress_tokens,
-        "bad_words_ids": [token_id for (token_id,) in config.bad_words_ids],
-    }
-    special = {
-        "mask_token_id": [config.mask_token_id],
-        "eos_token_id": config.eos_token_ids,
-        "pad_token_id": [config.padding_token_id],
-    }
-    for name, token_ids in (special | banned).items():
-        for token_id in token_ids:
-            if not 0 <= token_id < vocab_size:
-                rule = f"is outside the model's vocabulary of {vocab_size} tokens"
-                remedy = "Remove it." if name in banned else "Set the id that the model was trained with."
-                raise SettingError(name, token_id, rule, remedy)
-    if config.mask_token_id in (*config.eos_token_ids, config.padding_token_id):
-        rule = "is the end or padding token, too"
-        raise SettingError("mask_token_id", config.mask_token_id, rule, "Set the one that is wrong.")
-    if len({config.mask_token_id}.union(*banned.values())) >= vocab_size:
-        raise ValueError("`suppress_tokens` and `bad_words_ids` leave no token to decode. Remove some.")
-
-
-def _check_masks(input_ids: torch.LongTensor, attention_mask: torch.Tensor, config: DiffusionGenerationConfig) -> None:
-    token_id = config.mask_token_id
-    has_masks = ((input_ids == token_id) & attention_mask.bool()).any(dim=1)
-    if not config.is_infilling and has_masks.any():
-        raise ValueError(
-            f"`input_ids` contains the mask token ({token_id}) in row {_first(has_masks)}, but "
-            f"`max_new_tokens={config.max_new_tokens}` appends tokens. Set `max_new_tokens=0` to fill in the masks."
-        )
-    if config.is_infilling and not has_masks.any():
-        rule = f"fills in the masks of the prompt, but `input_ids` has none (token {token_id})"
-        raise SettingError("max_new_tokens", 0, rule, "Raise `max_new_tokens` to append new tokens.")
-
-
-def _check_padding(input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
-    if not isinstance(attention_mask, torch.Tensor) or attention_mask.shape != input_ids.shape:
-        rule = f"must be a tensor of the shape of `input_ids`, {_shape(input_ids)}"
-        raise SettingError("attention_mask", _shape(attention_mask), rule)
-    if not ((attention_mask == 0) | (attention_mask == 1)).all():
-        raise ValueError("`attention_mask` must be 1 for tokens and 0 for padding. Pass the tokenizer's mask.")
-    empty = (attention_mask == 0).all(dim=1)
-    if empty.any():
-        text = f"`attention_mask` is 0 everywhere in row {_first(empty)}: that prompt is empty."
-        raise ValueError(f"{text} Give it at least one token.")
-    right_padded = (attention_mask[:, 1:].long() < attention_mask[:, :-1].long()).any(dim=1)
-    if right_padded.any():
-        raise ValueError(
-            f"Row {_first(right_padded)} is padded on the right (`attention_mask` goes from 1 to 0), but new tokens "
-            "follow the prompt. Tokenize with `padding_side='left'`."
-        )
-
-
-def _first(rows: torch.BoolTensor) -> int:
-    return rows.nonzero()[0].item()
+        raise ValueError("`adapter_names`, one for each row, is not supported. Call `generate` for each adapter.")

@@ -2,16 +2,11 @@
 """Where the tokens of a row are: positions, blocks and answer, by the length of its prompt."""
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch.nn.functional import pad
 
 from .configuration import DiffusionGenerationConfig
-
-
-# A number, or one for each row.
-Number = TypeVar("Number", int, torch.Tensor)
 
 
 @dataclass(frozen=True)
@@ -54,48 +49,27 @@ class Layout:
         """Returns the positions of the answer."""
         return slice(0 if self.is_infilling else prompt_length, prompt_length + self.max_new_tokens)
 
-    def origin(self, prompt_length: Number) -> Number:
+    def origin(self, prompt_length: int) -> int:
         """Returns the position at which block 0, the first with new tokens, begins; below 0 if it is shorter."""
         if self.whole_blocks:
             return prompt_length // self.block_length * self.block_length
         return -(-prompt_length % self.block_length) if self.is_infilling else prompt_length
 
-    def place(
-        self, input_ids: torch.LongTensor, attention_mask: torch.LongTensor, mask_token_id: int
-    ) -> dict[str, torch.Tensor]:
-        """Returns the tensors of left-padded prompts, `(rows, prompt_length)`, with their masks, by name ([`Canvas`]).
-
-        They are `(rows, width)`, and all rows end at the same column.
-        """
-        prompt_lengths = attention_mask.sum(dim=1, keepdim=True)
-        sequences, attention_mask = self._with_masks(input_ids, attention_mask, mask_token_id)
-        # Positions count from the first token of the row, whatever the padding.
-        position_ids = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
-        from_origin = position_ids - self.origin(prompt_lengths)
-        is_given = (attention_mask == 0) | (position_ids < (0 if self.is_infilling else prompt_lengths))
-        masked = ~is_given & (sequences == mask_token_id)
-        block = from_origin.div(self.block_length, rounding_mode="floor")
+    def place(self, prompt: torch.LongTensor, mask_token_id: int) -> dict[str, torch.Tensor]:
+        """Returns the tensors of a row, `(length,)` each, by name ([`Canvas`])."""
+        num_given = 0 if self.is_infilling else len(prompt)
+        sequence = pad(prompt, (0, self.length(len(prompt)) - len(prompt)), value=mask_token_id)
+        position_ids = torch.arange(len(sequence), device=sequence.device)
+        from_origin = position_ids - self.origin(len(prompt))
+        is_given = position_ids < num_given
+        masked = ~is_given & (sequence == mask_token_id)
         return {
-            "sequences": sequences,
-            "attention_mask": attention_mask,
+            "sequences": sequence,
+            "attention_mask": torch.ones_like(sequence),
             "position_ids": position_ids,
-            "block": block.masked_fill(attention_mask == 0, -1),
+            "block": from_origin.div(self.block_length, rounding_mode="floor"),
             "block_start": (position_ids - from_origin % self.block_length).clamp(min=0),
             "is_given": is_given,
             "masked": masked,
             "holding": masked,
         }
-
-    def _with_masks(
-        self, input_ids: torch.LongTensor, attention_mask: torch.LongTensor, mask_token_id: int
-    ) -> tuple[torch.LongTensor, torch.LongTensor]:
-        num_masks = self.max_new_tokens + (self.block_length - 1 if self.whole_blocks else self.num_beyond)
-        sequences = pad(input_ids, (0, num_masks), value=mask_token_id)
-        attention_mask = pad(attention_mask, (0, num_masks), value=1)
-        if not self.whole_blocks:
-            return sequences, attention_mask
-        # Masks that do not belong to a whole block go to the left edge, as padding.
-        num_beyond = attention_mask.sum(dim=1, keepdim=True) % self.block_length
-        columns = torch.arange(sequences.shape[1], device=sequences.device) - num_beyond
-        source = columns % sequences.shape[1]
-        return sequences.gather(1, source), attention_mask.gather(1, source) * (columns >= 0)

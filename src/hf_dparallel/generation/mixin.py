@@ -19,10 +19,9 @@ from hf_dparallel_rules.settings import SettingError
 
 from .compatibility import check
 from .configuration import DiffusionGenerationConfig, resolve
-from .decoded_row import DecodedRow
 from .exact import make_decoder
-from .inputs import CheckedForPeft, check_devices, check_peft, check_prompts, generators_by_row, input_device
-from .output import DiffusionGenerationOutput, collect_rows
+from .inputs import CheckedForPeft, check_peft, check_prompts, generators_by_row
+from .output import DecodedRow, DiffusionGenerationOutput, collect_rows
 from .slots import SlotDecoder
 from .standard_parts import make_parts
 
@@ -85,15 +84,9 @@ class DiffusionGenerationMixin(GenerationMixin):
         r"""
         Decodes `max_new_tokens` tokens after each prompt, several in a forward pass.
 
-        ```
-        1. Check the settings and the prompts, and append a canvas of mask tokens to each prompt.
-        2. While there are unfinished rows:
-            a. Predict the masked tokens of each row's open block.
-            b. Pick the predictions to commit, by the commit rule; at least one in each row.
-            c. Write them into the canvas.
-            d. Move on: a row whose block is decided enters its next block, a row whose answer has ended leaves.
-        3. Put the rows together again, padded after the end of each answer.
-        ```
+        A canvas of mask tokens is appended to each prompt and decoded block by block. A pass predicts the masked
+        tokens of each row's open block; the commit rule picks the predictions that are written, at least one in each
+        row. A row whose block is decided enters its next block, and a row whose answer has ended leaves.
 
         Rows are independent: in exact arithmetic a row gives the tokens that it gives alone, whatever else is in the
         batch. (In half precision, sums round differently in batches of another size, which can turn near ties.)
@@ -116,15 +109,14 @@ class DiffusionGenerationMixin(GenerationMixin):
             tokenizer (`PreTrainedTokenizerBase`, *optional*):
                 Needed for `stop_strings`; also a source of special tokens that neither config names.
             generator (`torch.Generator` or a list of them, *optional*):
-                Random state for `temperature > 0`, on the device of the prompts. One per row makes the
+                Random state for `temperature > 0`, on the device of the model. One per row makes the
                 samples independent of the batch; `None` uses torch's global state (`transformers.set_seed`).
             attention_mask (`torch.LongTensor` of shape `(batch_size, prompt_length)`, *optional*):
                 0 for padding. Needed for prompts of different lengths.
             synced_gpus (`bool`, *optional*):
-                `True`, which asks processes that share the weights to run the same number of passes, is refused.
+                `True`, for processes that share the weights, is refused.
             custom_generate (`str`, *optional*):
-                A repository on the Hub or a folder, whose `custom_generate/generate.py` decodes instead; needs
-                `trust_remote_code=True`. See [`~transformers.GenerationMixin.generate`].
+                A repository on the Hub or a folder, as in [`~transformers.GenerationMixin.generate`].
             kwargs:
                 Settings of [`DiffusionGenerationConfig`], which take precedence over `generation_config`.
 
@@ -134,9 +126,8 @@ class DiffusionGenerationMixin(GenerationMixin):
             rows for each prompt.
 
         Raises:
-            ValueError: for an unknown argument, a setting out of range, or prompts that cannot be decoded (empty,
-                right-padded, ids outside the vocabulary).
-            FloatingPointError: if the model's logits are NaN, naming the step and the rows.
+            ValueError: for an invalid argument or setting, or prompts that cannot be decoded.
+            FloatingPointError: if the model's logits are NaN.
 
         Example:
 
@@ -162,15 +153,12 @@ class DiffusionGenerationMixin(GenerationMixin):
             rule = "needs `return_dict_in_generate=True`, to return the certainty in"
             raise SettingError("output_certainty", True, rule, "Set both, or leave `output_certainty` out.")
         check(config, self)
-        input_ids = input_ids if inputs is None else inputs
-        check_devices(input_ids, attention_mask, self)
-        input_ids, attention_mask = check_prompts(input_ids, attention_mask, config, self)
-        input_ids, attention_mask = (
-            tensor.repeat_interleave(config.num_return_sequences, dim=0) for tensor in (input_ids, attention_mask)
-        )
+        prompt_ids: Any = input_ids if inputs is None else inputs
+        prompts = check_prompts(prompt_ids, attention_mask, config, self)
+        prompts = [prompt for prompt in prompts for _ in range(config.num_return_sequences)]
         parts = make_parts(config, logits_processor, stopping_criteria, streamer, tokenizer)
-        decoder = make_decoder(self, config, parts, generators_by_row(generator, len(input_ids)))
-        decoder.add(list(range(len(input_ids))), input_ids, attention_mask)
+        decoder = make_decoder(self, config, parts, generators_by_row(generator, len(prompts)))
+        decoder.add_prompts(dict(enumerate(prompts)))
 
         # 2. While there are unfinished rows: one pass.
         rows: dict[int, DecodedRow] = {}
@@ -183,8 +171,10 @@ class DiffusionGenerationMixin(GenerationMixin):
             streamer.end()
 
         # 3. Put the rows together again.
-        return collect_rows([rows[index] for index in sorted(rows)], input_ids, config)
+        prompt_ids = prompt_ids.to(prompts[0]).repeat_interleave(config.num_return_sequences, dim=0)
+        return collect_rows([rows[index] for index in sorted(rows)], prompt_ids, config)
 
+    @CheckedForPeft
     def generate_many(
         self,
         prompts: Iterable[Sequence[int] | torch.Tensor],
@@ -221,8 +211,7 @@ class DiffusionGenerationMixin(GenerationMixin):
             `as_completed` gives them as they are finished.
 
         Raises:
-            ValueError: at once for an unknown argument or a setting out of range, and for an invalid prompt at its
-                turn; iteration can go on after that.
+            ValueError: at once for an invalid setting, and for an invalid prompt at its turn; iteration can go on.
             FloatingPointError: if the model's logits are NaN, at the turn of the prompt.
 
         Example:
@@ -240,22 +229,12 @@ class DiffusionGenerationMixin(GenerationMixin):
             raise SettingError("num_return_sequences", config.num_return_sequences, rule, remedy)
         parts = make_parts(config, logits_processor, stopping_criteria, tokenizer=tokenizer)
         decoder = make_decoder(self, config, parts, generator_for)
-
-        def checked_prompt(prompt: torch.Tensor) -> torch.LongTensor:
-            # On the host, so that no check waits for the device.
-            return check_prompts(prompt.cpu(), None, config, self)[0].to(input_device(self))
-
-        return SlotDecoder(decoder, prompts, batch_size if self.hides_padding else 1, checked_prompt)
+        num_slots = batch_size if self.hides_padding else 1
+        return SlotDecoder(decoder, prompts, num_slots, lambda prompt: check_prompts(prompt, None, config, self)[0])
 
     def generate_batch(self, *args, **kwargs):
         """Raises `NotImplementedError`: the inherited method decodes from left to right. Use [`generate_many`]."""
         raise NotImplementedError("`generate_batch` decodes from left to right. Use `generate_many`, or `generate`.")
-
-    def diffusion_generate(self, *args, **kwargs):
-        """Raises `NotImplementedError`: Dream's own method, with settings of its own. Use [`generate`]."""
-        raise NotImplementedError(
-            "`diffusion_generate` is Dream's own sampler. Use `generate`: see docs/migration.md."
-        )
 
     def recipes(self) -> list[GenerationConfig]:
         """Returns the recipes that [`resolve`] reads after the settings of the caller, in order of priority."""
@@ -273,15 +252,9 @@ class DiffusionGenerationMixin(GenerationMixin):
             try:
                 self.generation_config = config_class.from_pretrained(name_or_path, **of_file)
             except OSError as error:
-                if isinstance(error.__context__, ValueError):
-                    raise  # the file is damaged
+                if isinstance(error.__context__, ValueError):  # a damaged file
+                    raise
                 logger.info("No generation_config.json found: using the defaults of DiffusionGenerationConfig.")
-
-
-# Assigned here so that type checkers see the method.
-DiffusionGenerationMixin.generate_many = CheckedForPeft(  # type: ignore[method-assign, assignment]
-    DiffusionGenerationMixin.generate_many
-)
 
 
 def _check_arguments(inputs: Any, input_ids: Any, synced_gpus: bool | None, token_type_ids: Any) -> None:

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import torch
 
-from .decoded_row import DecodedRow
 from .decoder import Decoder
+from .output import DecodedRow
 
 
 class SlotDecoder(Iterator[DecodedRow]):
@@ -18,11 +18,7 @@ class SlotDecoder(Iterator[DecodedRow]):
     interruption, `finished` still has the rows that were decoded and not yet returned.
     [`as_completed`] does not wait for earlier prompts.
 
-    Args:
-        decoder ([`Decoder`]): decodes the rows.
-        prompts (`Iterable`): token ids, a list or a one-dimensional tensor each.
-        num_slots (`int`): rows decoded together.
-        check (`Callable`): checks a prompt of shape `(1, prompt_length)` and returns it, on the device of the model.
+    `check` gets a prompt of shape `(1, prompt_length)` and returns its tokens, on the device of the model.
 
     Attributes:
         finished (`dict[int, DecodedRow]`): by number of the prompt, the rows that wait for an earlier one.
@@ -86,7 +82,7 @@ class SlotDecoder(Iterator[DecodedRow]):
                 if index is None:
                     return
                 try:
-                    prompts[index] = self._check(_as_batch(prompt))[0]
+                    prompts[index] = self._check(_as_batch(prompt))
                 except (ValueError, TypeError, RuntimeError) as error:
                     self.finished[index] = ValueError(f"Prompt {index}: {error}")
         finally:

@@ -20,6 +20,7 @@ from hf_dparallel_rules.settings import SettingError
 
 from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
+from .output import HISTORIES, NUM_CANDIDATES
 from .parts import Change, RowPart
 from .prediction import TokenPrediction
 from .revision.editing import Editing
@@ -32,16 +33,6 @@ _REVISIONS: dict[str, Callable[[DiffusionGenerationConfig], RowPart]] = {
     "revocation_threshold": VerifiedCommits,
     "editing_threshold": Editing,
     "soft_threshold": SoftDecoding,
-}
-# Enough to see the alternatives of a prediction.
-NUM_CANDIDATES = 5
-# By name, the value where there is no prediction, and the shape after (passes, tokens).
-HISTORIES: dict[str, tuple[float, tuple[int, ...]]] = {
-    "entropies": (torch.nan, ()),
-    "confidences": (torch.nan, ()),
-    "candidates": (-1, (NUM_CANDIDATES,)),
-    "candidate_probabilities": (torch.nan, (NUM_CANDIDATES,)),
-    "standing": (-1, ()),
 }
 
 
@@ -56,7 +47,13 @@ def make_parts(
     for name, given in (("logits_processor", logits_processor), ("stopping_criteria", stopping_criteria)):
         if not isinstance(given or [], list | tuple):
             raise SettingError(name, given, "must be a list", f"Pass `{name}=[...]`.")
-    criteria = _all_criteria(stopping_criteria, config, tokenizer)
+    criteria = StoppingCriteriaList(stopping_criteria or [])
+    if criteria and config.is_infilling:
+        raise ValueError("`stopping_criteria` cannot be used for infilling (`max_new_tokens=0`). Remove them.")
+    if config.stop_strings:
+        if tokenizer is None:
+            raise SettingError("stop_strings", config.stop_strings, "needs the tokenizer", "Pass `tokenizer=`.")
+        criteria.append(StopTextCriteria(tokenizer, config.stop_strings, skip_special_tokens=False))
     processing = ScoreProcessing(config, logits_processor)
     wanted = [
         *(part(config) for name, part in _REVISIONS.items() if config.is_on(name)),
@@ -211,20 +208,6 @@ class StopTextCriteria(StoppingCriteria):
         return next((tokens[:end] for end in range(1, len(tokens) + 1) if self(ids[:, :end], None)), tokens)
 
 
-def _all_criteria(
-    criteria: StoppingCriteriaList | None, config: DiffusionGenerationConfig, tokenizer: PreTrainedTokenizerBase | None
-) -> StoppingCriteriaList:
-    """Returns the criteria of the caller and the stop strings of the configuration."""
-    criteria = StoppingCriteriaList(criteria or [])
-    if criteria and config.is_infilling:
-        raise ValueError("`stopping_criteria` cannot be used for infilling (`max_new_tokens=0`). Remove them.")
-    if config.stop_strings:
-        if tokenizer is None:
-            raise SettingError("stop_strings", config.stop_strings, "needs the tokenizer", "Pass `tokenizer=`.")
-        criteria.append(StopTextCriteria(tokenizer, config.stop_strings, skip_special_tokens=False))
-    return criteria
-
-
 class StopCheck(RowPart):
     """Ends the answers for which a stopping criterion holds.
 
@@ -238,27 +221,21 @@ class StopCheck(RowPart):
         self._checked: dict[int, int] = {}
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
-        for row, (row_id, status) in enumerate(zip(self.canvas.row_ids, self.canvas.status, strict=True)):
-            length = self._first_stop(row, self._checked.get(row_id, 0), min(status.num_final, status.length))
-            if length is not None:
-                self.canvas.end_row(row, length)
+        canvas = self.canvas
+        for row, (row_id, status) in enumerate(zip(canvas.row_ids, canvas.status, strict=True)):
+            sequence = canvas.sequences[row : row + 1, canvas.prompt_start(row) :]
+            # Where the answer begins, for criteria that must not look at the prompt.
+            start = canvas.answer(row).start - canvas.prompt_start(row)
+            lengths = range(self._checked.get(row_id, 0) + 1, min(status.num_final, status.length) + 1)
             self._checked[row_id] = status.num_final
+            holds = [self.criteria(sequence[:, : start + end], None, answer_start=start).all() for end in lengths]
+            # Waits for the device once per row, however many tokens it has decided.
+            if holds and True in (stops := torch.stack(holds).tolist()):
+                canvas.end_row(row, lengths[stops.index(True)])
 
     def leave(self, row_id: int) -> dict:
         self._checked.pop(row_id, None)
         return {}
-
-    def _first_stop(self, row: int, checked: int, decided: int) -> int | None:
-        """Returns the number of tokens up to the first newly decided one at which a criterion holds, or `None`."""
-        canvas = self.canvas
-        sequence = canvas.sequences[row : row + 1, canvas.prompt_start(row) :]
-        # Where the answer begins, for criteria that must not look at the prompt.
-        start = canvas.answer(row).start - canvas.prompt_start(row)
-        lengths = range(checked + 1, decided + 1)
-        holds = [self.criteria(sequence[:, : start + length], None, answer_start=start).all() for length in lengths]
-        # Waits for the device once per row, however many tokens it has decided.
-        stops = torch.stack(holds).tolist() if holds else []
-        return next((length for length, stop in zip(lengths, stops, strict=True) if stop), None)
 
 
 class DraftStream(RowPart):
@@ -266,10 +243,8 @@ class DraftStream(RowPart):
 
     def __init__(self, streamer: BaseStreamer):
         if not all(callable(getattr(streamer, method, None)) for method in ("put", "end")):
-            raise ValueError(
-                f"`streamer` must have the methods `put` and `end`, got {type(streamer).__name__}. Pass one of "
-                "transformers, such as `TextStreamer(tokenizer)`."
-            )
+            remedy = "Pass one of transformers, such as `TextStreamer(tokenizer)`."
+            raise SettingError("streamer", type(streamer).__name__, "must have the methods `put` and `end`", remedy)
         self.streamer = streamer
         # Tokens of the row that have been sent, its prompt among them.
         self._sent = 0

@@ -332,7 +332,7 @@ def _encode(
         )
     try:
         input_ids = torch.tensor([ids], dtype=torch.long)
-        return check_prompts(input_ids, None, config, served.model)[0][0].to(served.model.device)
+        return check_prompts(input_ids, None, config, served.model)[0]
     except (ValueError, OverflowError, RuntimeError) as error:
         raise RequestError(f"`{name}` cannot be decoded: {error}", name) from error
 

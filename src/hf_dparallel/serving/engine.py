@@ -22,9 +22,9 @@ from hf_dparallel_rules.settings import SETTINGS
 
 from ..generation.compatibility import set_adapter
 from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.decoded_row import DecodedRow, RowProgress
 from ..generation.decoder import Decoder
 from ..generation.exact import make_decoder
+from ..generation.output import DecodedRow, RowProgress
 from ..generation.parts import Change, RowPart
 from ..generation.prediction import TokenPrediction
 from ..generation.standard_parts import make_parts

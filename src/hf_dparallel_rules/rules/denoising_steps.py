@@ -1,7 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The rule of LLaDA: a fixed number of tokens in each pass."""
 
-from ..commit_rules import Canvas, Config, Prediction, Tensor, commit_by_count, commit_rule
+from typing import Any
+
+from ..commit_rules import Prediction, Tensor, commit_by_count, commit_rule
 
 
 @commit_rule("denoising_steps", int, minimum=1, source="https://huggingface.co/papers/2502.09992",
@@ -11,7 +13,7 @@ from ..commit_rules import Canvas, Config, Prediction, Tensor, commit_by_count, 
 class Schedule:
     """Commits a fixed number of tokens in each pass. Passes and tokens that do not divide go to the first ones."""
 
-    def __init__(self, config: Config, canvas: Canvas):
+    def __init__(self, config: Any, canvas: Any):
         self.canvas = canvas
         self.order = config.commit_order
         length, block_length, steps = config.max_new_tokens, config.block_length, config.denoising_steps
