@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Adapters in folders: their recipes, foreign key names, what does not fit, switching and merging."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 from transformers.utils import logging
 
-from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel import A2DQwen2ForMaskedDiffusion, DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import recipe_of
 from hf_dparallel.training.student import add_adapter
 
@@ -356,6 +357,49 @@ def test_weights_that_do_not_match_are_an_error(tmp_path, edit, message):
     with pytest.raises(ValueError, match=message):
         model.load_adapter(str(tmp_path))
     assert recipe_of(model).commit_rule() is None
+
+
+def test_a_published_adapter_that_lacks_a_layer_is_an_error(tmp_path):
+    edit_weights(save_adapter(tmp_path), in_published_names)
+    edit_weights(tmp_path, lambda w: {n: t for n, t in w.items() if "blocks.1.ff_out" not in n})
+    edit_config(tmp_path, target_modules=["q_proj", "attn_out", "ff_out"])
+    with pytest.raises(ValueError, match="2 weights too few .*'model.layers.1.mlp.down_proj"):
+        adapted(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.norm.weight"])
+def test_weights_of_the_model_in_an_adapter_are_part_of_it(tmp_path, name):
+    """PEFT writes embeddings for a resized vocabulary, though the configuration does not name them."""
+    expected, model = adapted(save_adapter(tmp_path)), make_llada()
+    for scale in (1, 2):
+        weight = scale * make_llada().get_parameter(name).detach()
+        edit_weights(tmp_path, lambda w, weight=weight: w | {f"base_model.model.{name}": weight})
+        model.load_adapter(str(tmp_path), f"scaled{scale}")
+        expected.get_parameter(name).data = weight
+        assert torch.equal(logits(model), logits(expected))
+    model.save_pretrained(tmp_path / "again")
+    assert torch.equal(logits(adapted(tmp_path / "again")), logits(expected))
+    model.disable_adapters()
+    assert torch.equal(logits(model), logits(make_llada()))
+
+
+@pytest.mark.parametrize("name", ["bias", "weight"])
+def test_an_adapter_that_changes_the_layers_under_it_is_refused(tmp_path, name):
+    """As with PEFT's `bias="lora_only"`: the layer is changed for other adapters, too."""
+    path = f"model.layers.0.self_attn.q_proj.base_layer.{name}"
+    make, size = partial(make_a2d, of=A2DQwen2ForMaskedDiffusion), [48, 32][: 1 + (name == "weight")]
+    edit_weights(save_adapter(tmp_path, make), lambda w: w | {f"base_model.model.{path}": torch.ones(size)})
+    with pytest.raises(ValueError, match=f"{path}.* would change"):
+        adapted(tmp_path, make)
+
+
+@pytest.mark.parametrize("setting", [{"use_newer_lora": True}, {"peft_type": "NEWER_LORA"}], ids=str)
+def test_a_setting_that_peft_does_not_know_is_refused(tmp_path, setting):
+    edit_config(save_adapter(tmp_path), **setting)
+    with pytest.raises(ValueError, match="`{}={!r}`".format(*setting.popitem())):
+        adapted(tmp_path)
+    edit_config(tmp_path, use_newer_lora=False, peft_type="LORA")
+    adapted(tmp_path)
 
 
 def test_an_incomplete_base_is_an_error_with_an_adapter_too(tmp_path):

@@ -39,6 +39,8 @@ def test_a_student_remembers_what_its_base_was_loaded_with(base, tmp_path, given
     on_base = AutoModelForMaskedLM.from_pretrained(base)
     on_base.load_adapter(student)
     by_name = [load(student) for load in (AutoModelForMaskedLM.from_pretrained, type(on_base).from_pretrained)]
+    on_base.save_pretrained(tmp_path / "again")
+    by_name.append(AutoModelForMaskedLM.from_pretrained(tmp_path / "again"))
     for loaded in (on_base, *by_name, AutoModelForMaskedLM.from_pretrained(student, **given)):
         torch.testing.assert_close(logits(loaded), expected)
         assert loaded.config.loaded_with().items() >= given.items()

@@ -14,7 +14,13 @@ from safetensors.torch import load_file
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, WeightTransform
-from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, GENERATION_CONFIG_NAME, cached_file, logging
+from transformers.utils import (
+    ADAPTER_CONFIG_NAME,
+    ADAPTER_SAFE_WEIGHTS_NAME,
+    GENERATION_CONFIG_NAME,
+    cached_file,
+    logging,
+)
 from transformers.utils.hub import resolve_revision
 from transformers.utils.loading_report import LoadStateDictInfo
 
@@ -23,6 +29,7 @@ from hf_dparallel_rules.settings import SETTINGS
 from ..generation.compatibility import has_adapter, longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
 from ..generation.mask_gate import acts_on_masks
+from ..reports import write_json
 
 
 if TYPE_CHECKING:
@@ -38,6 +45,7 @@ logger = logging.get_logger(__name__)
 _TOKENS = ".token_adapter"
 SUMMARY_NAME = "training_summary.json"
 _TWICE = re.compile(r"\.(modules_to_save|original_module)\.")
+_WRAPPED = re.compile(r"\.(base_layer|original_module)(?=\.)")
 # `init_lora_weights` values that do not modify the base weights.
 _HARMLESS_STARTS = (True, False, "gaussian", "eva", "orthogonal", "mica")
 # Adapters that were trained with an attention that no model here has, and nothing in their files says so.
@@ -188,6 +196,9 @@ class AdapterLoadingMixin(_Mixed):
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
         if has_adapter(self) and kwargs.get("is_main_process", True):
             recipe_of(self).save_pretrained(save_directory)
+            if remembered := self.config.loaded_with():
+                summary = read_summary(str(save_directory), {}) | {"loaded_with": remembered}
+                write_json(summary, Path(save_directory, SUMMARY_NAME))
 
     def merge_and_unload(self):
         r"""
@@ -288,7 +299,7 @@ def _inject(
         parts = {"few": own & set(result.missing_keys), "many": result.unexpected_keys}
         problem = " and ".join(f"{len(k)} weights too {what} (such as {min(k)!r})" for what, k in parts.items() if k)
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        problem = " ".join(str(error).split())[:500]
+        problem = f"{'it lacks ' if isinstance(error, KeyError) else ''}{' '.join(str(error).split())[:500]}"
     if problem:
         raise ValueError(
             f"The adapter {source!r} does not fit {type(model).__name__}: {problem}. Was it trained on another "
@@ -317,7 +328,17 @@ def _read(
     download = {**download, "revision": resolve_revision(name, **resolving, local_files_only=offline)}
     # First, because its errors say why a file cannot be had.
     weights = load_file(cached_file(name, ADAPTER_SAFE_WEIGHTS_NAME, **download))
-    config, recipe = PeftConfig.from_pretrained(name, **download), None
+    given, recipe = Path(cached_file(name, ADAPTER_CONFIG_NAME, **download)), None
+    try:
+        config = PeftConfig.from_pretrained(name, **download)
+    except KeyError as error:
+        raise ValueError(f"The adapter {name!r} has `peft_type={error}`, which PEFT does not know.") from error
+    for key, value in json.loads(given.read_text(encoding="utf-8")).items():
+        if value and not hasattr(config, key):
+            raise ValueError(
+                f"The adapter {name!r} has `{key}={value!r}`, which PEFT would ignore. Install the PEFT that it was "
+                "trained with."
+            )
     if cached_file(name, GENERATION_CONFIG_NAME, _raise_exceptions_for_missing_entries=False, **download):
         recipe = DiffusionGenerationConfig.from_pretrained(name, **download)
         recipe = recipe.updated(**{name: None for name in SETTINGS if not SETTINGS[name].changes_answer})
@@ -340,6 +361,7 @@ def translated(
     adapters contain names that matched nothing where they were trained, but would match here.
     """
     from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
+    from peft.tuners.tuners_utils import check_target_module_exists
     from peft.utils.other import get_pattern_key
 
     config, weights = (
@@ -365,6 +387,14 @@ def translated(
         pieces = [weights[name]] if len(modules) == 1 else _cut(model, name, weights[name], modules)
         own_weights |= {f"{module}{marker}{rest}": piece for module, piece in zip(modules, pieces, strict=True)}
     if any(module != published for module, published in published_of.items()):
+        # Those that other layers have, too, so that a file that was cut off is refused.
+        layers = [f".{layer}." for layer in range(model.config.num_hidden_layers)]
+        siblings = {re.sub(r"\.\d+\.", layer, name, count=1) for name in published_of.values() for layer in layers}
+        for sibling in siblings:
+            if check_target_module_exists(config, sibling):
+                published_of |= dict.fromkeys(_own_modules(sibling, rules, config.peft_type == "LORA"), sibling)
+        own_modules = dict(model.named_modules())
+        published_of = {own: published for own, published in published_of.items() if own in own_modules}
         config.target_modules = set(published_of)
         config.layers_to_transform = config.layers_pattern = config.exclude_modules = None
         for setting in ("rank_pattern", "alpha_pattern"):
@@ -380,6 +410,21 @@ def translated(
 
     if getattr(config, "modules_to_save", None):
         config.modules_to_save = [ours for name in config.modules_to_save for ours in own_names(name)]
+    base = {_WRAPPED.sub("", name): weight for name, weight in model.state_dict().items()}
+    for name in [name for name in own_weights if marker not in name and _WRAPPED.sub("", name) in base]:
+        weight, module = own_weights[name], _WRAPPED.sub("", name).rpartition(".")[0]
+        if module.endswith(tuple(config.modules_to_save or ())):
+            continue
+        if torch.equal(base[_WRAPPED.sub("", name)].to(weight), weight):
+            del own_weights[name]
+        elif module in published_of:
+            raise ValueError(
+                f"The adapter has {name!r}, which would change the weights of the model, for other adapters, too. "
+                "Merge it into its base by PEFT, and load that."
+            )
+        else:
+            # As PEFT writes the embeddings of a resized vocabulary, whatever the configuration says.
+            config.modules_to_save = [*(config.modules_to_save or ()), module]
     tokens = getattr(config, "trainable_token_indices", None)
     if isinstance(tokens, dict):
         config.trainable_token_indices = {ours: ids for name, ids in tokens.items() for ours in own_names(name)}
