@@ -631,6 +631,7 @@ def test_adapters_that_cannot_be_trained(tmp_path):
     for config, message in [
         (PromptTuningConfig(num_virtual_tokens=2), "`peft_config` is a PromptTuningConfig: prompt learning puts"),
         (lora(init_lora_weights="pissa"), "With `init_lora_weights='pissa'` PEFT changes"),
+        (lora(bias="lora_only"), "`bias=.lora_only.`, which trains biases of the model"),
     ]:
         with pytest.raises(ValueError, match=message):
             make_trainer(tmp_path, peft_config=config)

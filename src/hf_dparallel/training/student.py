@@ -118,6 +118,11 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
             "which decoding knows nothing of. Use an adapter of the weights, such as `LoraConfig`."
         )
     check_start(peft_config)
+    if getattr(peft_config, "bias", "none") != "none":
+        raise ValueError(
+            f"`peft_config` has `bias={peft_config.bias!r}`, which trains biases of the model itself, for other "
+            "adapters, too. Leave it out, or train biases of the adapter (`LoraConfig(lora_bias=True)`)."
+        )
     peft_config = copy.deepcopy(peft_config)
     if getattr(model, "is_autoregressive", False):
         if not hasattr(peft_config, "alora_invocation_tokens") or peft_config.use_dora:
