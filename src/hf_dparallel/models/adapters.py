@@ -42,7 +42,6 @@ else:
 
 logger = logging.get_logger(__name__)
 
-_TOKENS = ".token_adapter"
 SUMMARY_NAME = "training_summary.json"
 _TWICE = re.compile(r"\.(modules_to_save|original_module)\.")
 _WRAPPED = re.compile(r"\.(base_layer|original_module)(?=\.)")
@@ -356,82 +355,88 @@ def translated(
 ) -> tuple["PeftConfig", dict[str, torch.Tensor]]:
     """Returns the configuration and the weights of an adapter with the names of the modules of `model`.
 
-    Names differ where an adapter was trained with the published code of LLaDA or LLaDA2. The configuration then names
-    the modules that have weights and no others: PEFT is content if any name matches, so the lists of published
-    adapters contain names that matched nothing where they were trained, but would match here.
+    Names differ where an adapter was trained with the published code of LLaDA or LLaDA2.
     """
     from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
+
+    config = copy.deepcopy(config)
+    marker = "." + PEFT_TYPE_TO_PREFIX_MAPPING.get(config.peft_type, "lora_")
+    rules = get_model_conversion_mapping(model)
+    adapted: dict[str, torch.Tensor] = {}
+    whole: dict[str, torch.Tensor] = {}
+    published_of: dict[str, str] = {}
+    for name, weight in weights.items():
+        # For a resized vocabulary, PEFT writes the embeddings twice more.
+        if _TWICE.search(name):
+            continue
+        published, found, rest = name.removeprefix("base_model.model.").partition(marker)
+        modules = _own_modules(published, rules)
+        if not found:
+            whole[modules[0]] = weight
+            continue
+        published_of |= dict.fromkeys(modules, published)
+        pieces = [weight] if len(modules) == 1 else _cut(model, name, weight, modules)
+        adapted |= {f"{module}{marker}{rest}": piece for module, piece in zip(modules, pieces, strict=True)}
+    if any(module != published for module, published in published_of.items()):
+        _name_targets(model, config, published_of, rules)
+    return config, adapted | _own_copies(model, config, whole, published_of)
+
+
+def _name_targets(
+    model: PreTrainedModel, config: "PeftConfig", published_of: dict[str, str], rules: Iterable[WeightTransform]
+) -> None:
+    """Has a configuration name the modules that have weights, also in other layers, and no others.
+
+    PEFT is content if any name matches, so the lists of published adapters contain names that matched nothing where
+    they were trained, but would match here.
+    """
     from peft.tuners.tuners_utils import check_target_module_exists
     from peft.utils.other import get_pattern_key
 
-    config, weights = (
-        copy.deepcopy(config),
-        # For a resized vocabulary, PEFT writes the embeddings twice more.
-        {name.removeprefix("base_model.model."): x for name, x in weights.items() if not _TWICE.search(name)},
-    )
-    marker = "." + PEFT_TYPE_TO_PREFIX_MAPPING.get(config.peft_type, "lora_")
-    rules = get_model_conversion_mapping(model)
-    own_weights: dict[str, torch.Tensor] = {}
-    # Published names by our modules of low ranks, and our modules by published names of whole ones.
-    published_of: dict[str, str] = {}
-    whole_of: dict[str, str] = {}
-    for name in weights:
-        if marker not in name:
-            (own,) = _own_modules(name, rules, may_be_cut=False)
-            own_weights[own] = weights[name]
-            whole_of[name.rpartition(".")[0].removesuffix(_TOKENS)] = own.rpartition(".")[0].removesuffix(_TOKENS)
-            continue
-        published, _, rest = name.partition(marker)
-        modules = _own_modules(published, rules, may_be_cut=config.peft_type == "LORA")
-        published_of |= dict.fromkeys(modules, published)
-        pieces = [weights[name]] if len(modules) == 1 else _cut(model, name, weights[name], modules)
-        own_weights |= {f"{module}{marker}{rest}": piece for module, piece in zip(modules, pieces, strict=True)}
-    if any(module != published for module, published in published_of.items()):
-        # Those that other layers have, too, so that a file that was cut off is refused.
-        layers = [f".{layer}." for layer in range(model.config.num_hidden_layers)]
-        siblings = {re.sub(r"\.\d+\.", layer, name, count=1) for name in published_of.values() for layer in layers}
-        for sibling in siblings:
-            if check_target_module_exists(config, sibling):
-                published_of |= dict.fromkeys(_own_modules(sibling, rules, config.peft_type == "LORA"), sibling)
-        own_modules = dict(model.named_modules())
-        published_of = {own: published for own, published in published_of.items() if own in own_modules}
-        config.target_modules = set(published_of)
-        config.layers_to_transform = config.layers_pattern = config.exclude_modules = None
-        for setting in ("rank_pattern", "alpha_pattern"):
-            pattern = getattr(config, setting, None) or {}
-            keys = {module: get_pattern_key(pattern, published) for module, published in published_of.items()}
-            setattr(config, setting, {module: pattern[key] for module, key in keys.items() if key in pattern})
-        if feedforward := getattr(config, "feedforward_modules", None):
-            ends = (feedforward,) if isinstance(feedforward, str) else tuple(feedforward)
-            config.feedforward_modules = {ours for ours, name in published_of.items() if name.endswith(ends)}
+    layers = [f".{layer}." for layer in range(model.config.num_hidden_layers)]
+    siblings = {re.sub(r"\.\d+\.", layer, name, count=1) for name in published_of.values() for layer in layers}
+    for sibling in siblings:
+        if check_target_module_exists(config, sibling):
+            published_of |= dict.fromkeys(_own_modules(sibling, rules), sibling)
+    own = {name for name, _ in model.named_modules()}
+    published_of = {module: published for module, published in published_of.items() if module in own}
+    config.target_modules = set(published_of)
+    config.layers_to_transform = config.layers_pattern = config.exclude_modules = None
+    for setting in ("rank_pattern", "alpha_pattern"):
+        pattern = getattr(config, setting, None) or {}
+        keys = {module: get_pattern_key(pattern, published) for module, published in published_of.items()}
+        setattr(config, setting, {module: pattern[key] for module, key in keys.items() if key in pattern})
 
-    def own_names(published: str) -> list[str]:
-        return [ours for name, ours in whole_of.items() if name.endswith(published)] or [published]
 
-    if getattr(config, "modules_to_save", None):
-        config.modules_to_save = [ours for name in config.modules_to_save for ours in own_names(name)]
+def _own_copies(
+    model: PreTrainedModel, config: "PeftConfig", whole: dict[str, torch.Tensor], adapted: Iterable[str]
+) -> dict[str, torch.Tensor]:
+    """Returns the whole weights of an adapter, and has it save their modules, so that the model's stay as they are.
+
+    PEFT writes the embeddings of a resized vocabulary, too, whatever the configuration says.
+    """
+    saved = list(getattr(config, "modules_to_save", None) or ())
     base = {_WRAPPED.sub("", name): weight for name, weight in model.state_dict().items()}
-    for name in [name for name in own_weights if marker not in name and _WRAPPED.sub("", name) in base]:
-        weight, module = own_weights[name], _WRAPPED.sub("", name).rpartition(".")[0]
-        if module.endswith(tuple(config.modules_to_save or ())):
+    kept = {}
+    for name, weight in whole.items():
+        plain = _WRAPPED.sub("", name)
+        module = plain.rpartition(".")[0]
+        if plain not in base or any(f".{name}." in f".{module}." for name in saved):
+            kept[name] = weight
+        elif torch.equal(base[plain].to(weight), weight):
             continue
-        if torch.equal(base[_WRAPPED.sub("", name)].to(weight), weight):
-            del own_weights[name]
-        elif module in published_of:
+        elif module in adapted:
             raise ValueError(
                 f"The adapter has {name!r}, which would change the weights of the model, for other adapters, too. "
                 "Merge it into its base by PEFT, and load that."
             )
         else:
-            # As PEFT writes the embeddings of a resized vocabulary, whatever the configuration says.
+            kept[name] = weight
             config.modules_to_save = [*(config.modules_to_save or ()), module]
-    tokens = getattr(config, "trainable_token_indices", None)
-    if isinstance(tokens, dict):
-        config.trainable_token_indices = {ours: ids for name, ids in tokens.items() for ours in own_names(name)}
-    return config, own_weights
+    return kept
 
 
-def _own_modules(published: str, rules: Iterable[WeightTransform], may_be_cut: bool) -> list[str]:
+def _own_modules(published: str, rules: Iterable[WeightTransform]) -> list[str]:
     """Returns the model's names, maybe several, for one module name in the published files."""
     # With a dot at the end, as in the name of a weight.
     module = f"{published}."
@@ -441,13 +446,15 @@ def _own_modules(published: str, rules: Iterable[WeightTransform], may_be_cut: b
     parent, _, child = module[:-1].rpartition(".")
     for rule in rules:
         is_cut = isinstance(rule, WeightConverter) and len(rule.target_patterns) > 1
-        if is_cut and may_be_cut and rule.source_patterns == [f"{child}.weight"]:
+        if is_cut and rule.source_patterns == [f"{child}.weight"]:
             return [f"{parent}.{target.removesuffix('.weight')}" for target in rule.target_patterns]
     return [module[:-1]]
 
 
 def _cut(model: PreTrainedModel, name: str, weight: torch.Tensor, modules: list[str]) -> list[torch.Tensor]:
     """Splits a LoRA's weight between modules with the same input, each of which makes some output rows."""
+    if ".lora_" not in name:
+        raise ValueError(f"{name!r} is for {len(modules)} modules here, and only a LoRA can be split between them.")
     if ".lora_A" in name:
         # Copies, because what shares memory cannot be saved.
         return [weight.clone() for _ in modules]
