@@ -9,18 +9,26 @@ from typing import Any
 import click
 import torch
 from rich.cells import cell_len, set_cell_size
-from transformers import PreTrainedTokenizerBase, TextStreamer
+from transformers import TextStreamer
 
+from hf_dparallel.data.thoughts import ThoughtMarkers, split_thought
 from hf_dparallel.generation.answerer import Answerer
 from hf_dparallel.inspection.text import printable
 
 
 class AnswerStreamer(TextStreamer):
-    """Prints decided text, on a terminal with a draft of the rest of the line in yellow, and keeps it as `text`."""
+    """Prints decided text, and thoughts dimmed, on a terminal with a draft of the rest of the line in yellow.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
-        self.text = ""
+    Attributes:
+        text (`str`): the decided text.
+        shown (`tuple[str, str]`): the thought and the answer in it, as far as they are printed.
+    """
+
+    def __init__(self, answerer: Answerer):
+        super().__init__(answerer.tokenizer, skip_prompt=True, skip_special_tokens=True)
+        config = answerer.config
+        self.markers = ThoughtMarkers.of(self.tokenizer, config.thought_markers, config.chat_template_kwargs)
+        self.text, self.shown = "", ("", "")
 
     def put_draft(self, value: torch.Tensor, **kwargs: Any) -> None:
         """Shows the guess of what follows. A guess of several lines could scroll, and would then stay there."""
@@ -35,7 +43,13 @@ class AnswerStreamer(TextStreamer):
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         """Prints decided text in the place of the draft."""
         self.text += text
-        super().on_finalized_text(("\033[K" if sys.stdout.isatty() else "") + printable(text), stream_end)
+        before, self.shown = self.shown, split_thought(self.markers, self.text, stream_end)
+        thought, new = (now[len(then) :] for then, now in zip(before, self.shown, strict=True))
+        if thought:
+            click.secho(printable(thought), dim=True, nl=False)
+        is_first = bool(new and self.shown[0] and not before[1])
+        new = "\n\n" * is_first + printable(new)
+        super().on_finalized_text(("\033[K" if sys.stdout.isatty() else "") + new, stream_end)
 
 
 def answer(

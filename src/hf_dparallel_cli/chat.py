@@ -42,18 +42,19 @@ def chat_command(system_prompt: str | None, **options: Any) -> None:
             note("The conversation is forgotten.")
         elif text:
             messages = [*history, {"role": "user", "content": text}]
-            streamer = AnswerStreamer(answerer.tokenizer)
+            streamer = AnswerStreamer(answerer)
             try:
-                figures = answer(answerer, encode_chat(answerer.tokenizer, messages), generator, streamer)
+                prompt_ids = encode_chat(answerer.tokenizer, messages, **answerer.config.chat_template_kwargs or {})
+                figures = answer(answerer, prompt_ids, generator, streamer)
                 note(f"({describe_cost(figures)}, {figures['latency_s']:.1f} s)")
             except KeyboardInterrupt:
                 streamer.end()
                 note("(stopped)")
             except (ValueError, FloatingPointError) as error:
                 note(f"Error: {' '.join(str(error).split())}")
-            # A stopped answer stays in the conversation.
-            if streamer.text:
-                history = [*messages, {"role": "assistant", "content": streamer.text}]
+            # A stopped answer stays in the conversation, thoughts do not.
+            if streamer.shown[1]:
+                history = [*messages, {"role": "assistant", "content": streamer.shown[1]}]
 
 
 def read_line() -> str | None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from hf_dparallel_rules.settings import settings_of
+
 from .options import COUNT, FOLDER, batch_option, data_options, decoding_options, json_option, reward_option
 
 
@@ -106,8 +108,10 @@ def evaluate_tasks(options: dict[str, Any]) -> dict[str, Any] | None:
     runner = TaskRunner(options["model"], fewshot_as_multiturn=options["apply_chat_template"], **how)
     tasks = runner.load([name for name in options["tasks"].split(",") if name])
     answerer = load_answerer(options)
-    size = {"batch_size": answerer.batch_size, "mc_num": options["mc_num"]}
-    lm = DiffusionHarnessLM(answerer.model, tokenizer=answerer.tokenizer, seed=answerer.seed, **size)
+    how = {"batch_size": answerer.batch_size, "mc_num": options["mc_num"]}
+    # The harness renders chats before it asks the model.
+    how |= {name: settings.pop(name, None) for name in settings_of("chat")}
+    lm = DiffusionHarnessLM(answerer.model, tokenizer=answerer.tokenizer, seed=answerer.seed, **how)
     # Most tasks ask for the likeliest tokens.
     results = runner.run(lm, tasks, settings | ({"do_sample": True} if settings.get("temperature") else {}))
     # Processes that end without it may abort.

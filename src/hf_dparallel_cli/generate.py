@@ -26,10 +26,10 @@ def generate_command(stream: bool, **options: Any) -> dict[str, Any]:
 
     text = read_prompt(options)
     answerer = load_answerer(options)
-    prompt_ids = encode_prompt(answerer.tokenizer, text, options["raw"])
+    prompt_ids = encode_prompt(answerer, text, options["raw"])
     # As for the first row in `inspect`, which so shows this decode.
     generator = row_generator(answerer.model.device, answerer.seed, row=0)
-    figures = answer(answerer, prompt_ids, generator, AnswerStreamer(answerer.tokenizer) if stream else None)
+    figures = answer(answerer, prompt_ids, generator, AnswerStreamer(answerer) if stream else None)
     if not stream:
         click.echo(figures["text"])
     note(describe_cost(figures))

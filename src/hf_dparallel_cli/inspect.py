@@ -27,7 +27,7 @@ def inspect_command(output_file: str | None, **options: Any) -> None:
 
     text, name = read_prompt(options), options["adapter"] or options["model"]
     answerer = load_answerer(options)
-    prompt_ids = encode_prompt(answerer.tokenizer, text, options["raw"])
+    prompt_ids = encode_prompt(answerer, text, options["raw"])
     trace = trace_decode(answerer.model, answerer.tokenizer, prompt_ids, answerer.config, name, answerer.seed)
     if output_file is None:
         print_passes(trace)

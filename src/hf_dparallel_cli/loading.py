@@ -120,11 +120,12 @@ def read_prompt(options: Mapping[str, Any]) -> str:
     return text.rstrip("\n")
 
 
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, raw: bool) -> list[int]:
+def encode_prompt(answerer: Answerer, text: str, raw: bool) -> list[int]:
     """Returns the token ids of a prompt: a user's message, or plain text with `raw` or without a chat template."""
-    if tokenizer.chat_template is None or raw:
-        return encode_text(tokenizer, text)
-    return encode_chat(tokenizer, [{"role": "user", "content": text}])
+    if answerer.tokenizer.chat_template is None or raw:
+        return encode_text(answerer.tokenizer, text)
+    messages = [{"role": "user", "content": text}]
+    return encode_chat(answerer.tokenizer, messages, **answerer.config.chat_template_kwargs or {})
 
 
 def load_prompts(options: Mapping[str, Any], reward: str, default_split: str) -> datasets.Dataset:

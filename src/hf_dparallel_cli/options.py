@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The options that commands share. Their values are arguments of the command's function, most of them in `options`."""
 
+import json
 import re
 from collections.abc import Callable
 from functools import wraps
@@ -33,6 +34,8 @@ def _setting_option(setting: Setting) -> Decorator:
     names = f"--{setting.name}/--no_{setting.name}" if setting.type is bool else f"--{setting.name}"
     items = get_args(setting.type)
     kind = click.Choice(setting.choices) if setting.choices else (*items, setting.type)[0]
+    # A dictionary is given as JSON.
+    kind = str if kind is dict else kind
     default = "" if setting.default in (None, []) else f" (default: {setting.default})"
     first_sentence = re.split(r"(?<=\.) (?=[A-Z`])", setting.help)[0]
     about = f"{first_sentence[:-1]}{default}{'; may be given several times' if items else ''}."
@@ -126,6 +129,7 @@ def _read_file(ctx: click.Context, option: click.Parameter, path: str | None) ->
             meant = suggest(str(key), params) or f"Remove `{key}`."
             raise click.UsageError(f"`{path}` has `{key}`, which is not an option of this command. {meant}")
         param = params[key]
+        value = json.dumps(value) if isinstance(value, dict) else value
         items = value if param.multiple and isinstance(value, list) else [value]
         # YAML reads `no` as False and 012 as 10.
         is_text = isinstance(param.type, click.types.StringParamType | click.Path)

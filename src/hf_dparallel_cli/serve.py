@@ -129,7 +129,7 @@ def load_adapters(base: "ServedModel", adapters: dict[str, str]) -> "dict[str, S
     """
     from hf_dparallel.demo import path_of
     from hf_dparallel.generation.compatibility import active_adapter, set_adapter
-    from hf_dparallel.generation.configuration import resolve
+    from hf_dparallel.generation.configuration import check_chat, resolve
 
     from .loading import checked_name
 
@@ -145,5 +145,6 @@ def load_adapters(base: "ServedModel", adapters: dict[str, str]) -> "dict[str, S
     for each in (*served, base):
         # All settings, while its own recipe is the active one.
         set_adapter(base.model, each.adapter)
+        check_chat(base.model, base.generation_config.chat_template_kwargs)
         each.generation_config = resolve(base.model, base.generation_config, base.tokenizer)
     return {each.name: each for each in (*served, base)}

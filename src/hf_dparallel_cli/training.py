@@ -24,6 +24,7 @@ from hf_dparallel.generation.compatibility import has_adapter
 from hf_dparallel.hub.card import SUMMARY_NAME
 from hf_dparallel.models.convert import convert_to_diffusion
 from hf_dparallel.training.config import CertaintyForcingConfig
+from hf_dparallel.training.recipe import chat_arguments
 from hf_dparallel.training.student import special_token_id
 from hf_dparallel.training.trainer import CertaintyForcingTrainer
 from hf_dparallel_rules.settings import suggest
@@ -126,6 +127,8 @@ def train(data: DataArguments, training: CertaintyForcingConfig, student: Studen
         splits["eval_dataset"] = load_split(data.dataset_name, data.dataset_config, data.dataset_test_split)
     model, tokenizer = load_student(student)
     if data.drop_long_rows:
+        given = training.chat_template_kwargs
+        training.chat_template_kwargs = chat_arguments(given, model, splits["train_dataset"])
         how: dict[str, Any] = {"processing_class": tokenizer, "chat_template_kwargs": training.chat_template_kwargs}
         how["eos_token_id"] = special_token_id("eos_token_id", model, tokenizer)
         splits = {name: drop_long_rows(rows, name, training.max_length, **how) for name, rows in splits.items()}

@@ -4,8 +4,10 @@
 Each commit rule adds its own row. This module imports neither torch nor transformers.
 """
 
+import json
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, get_args, get_origin
@@ -22,6 +24,7 @@ GROUPS = {
     "processing": "Tokens that are kept out",
     "cache": "Caches, and the suffix window",
     "stopping": "The end of an answer",
+    "chat": "The chat template",
     "output": "Output",
     "tokens": "Special tokens",
     "compile": "Compilation",
@@ -93,7 +96,8 @@ class Setting:
     Args:
         name, help (`str`): its name, and one or two sentences.
         group (`str`): one of `GROUPS`.
-        type (`type`): `int`, `float`, `bool`, `str`, `list[int]`, `list[str]` or `list[list[int]]`, or `object`.
+        type (`type`): `int`, `float`, `bool`, `str`, `dict`, which may be given as JSON, `list[int]`, `list[str]` or
+            `list[list[int]]`, or `object`.
         default (`Any`, *optional*): the value if nobody sets it.
         minimum, maximum (`float`, *optional*): the range of a number.
         above_minimum (`bool`): whether the minimum itself is not allowed.
@@ -143,6 +147,9 @@ class Setting:
             return None
         # Scalars and arrays of numpy and torch become numbers and lists.
         value = _as_python(value)
+        if self.type is dict and isinstance(value, str):
+            with suppress(ValueError):
+                value = json.loads(value)
         if not self._allows(value):
             limit = f" (and at most {_LARGEST:,})" if self.maximum == _LARGEST and self.type in (int, float) else ""
             raise SettingError(self.name, value, f"must be {self.rule}{limit}")
@@ -266,6 +273,12 @@ _ROWS = (
         help="Whether a row ends once an end token and everything before it are decided. The rest is padding."),
     Setting("stop_strings", "stopping", list[str], default=[], noun="a string or a list of strings",
         help="A row ends with the first of these strings. Needs `tokenizer=` in `generate`."),
+    Setting("chat_template_kwargs", "chat", dict, noun='a dictionary such as {"enable_thinking": false}',
+        help="Further arguments of the chat template, wherever a chat is rendered. Those that a model was trained "
+        "with are part of its recipe."),
+    Setting("thought_markers", "chat", list[str], default=[], noun="a list of two strings",
+        help="What a thought begins and ends with. By default as in the chat template, such as `<think>` and "
+        "`</think>`."),
     Setting("num_return_sequences", "output", int, default=1, minimum=1,
         help="Answers to each prompt, next to one another. Needs sampling: without it all of them are equal."),
     Setting("output_certainty", "output", bool, default=False,

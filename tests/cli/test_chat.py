@@ -4,10 +4,12 @@
 import io
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel_cli import main
 from hf_dparallel_cli.answer_streamer import AnswerStreamer
 
@@ -92,7 +94,7 @@ def test_drafts_are_for_terminals(tiny_llada, monkeypatch, capsys):
     text = {}
     for is_terminal in (True, False):
         monkeypatch.setattr(sys.stdout, "isatty", lambda shown=is_terminal: shown)
-        streamer = AnswerStreamer(make_tokenizer())
+        streamer = AnswerStreamer(SimpleNamespace(tokenizer=make_tokenizer(), config=DiffusionGenerationConfig()))
         tiny_llada.generate(torch.tensor([[5, 6]]), streamer=streamer, max_new_tokens=8, block_length=8)
         out = capsys.readouterr().out
         assert ("\033[33m" in out) == is_terminal and (out == f"{streamer.text}\n") != is_terminal

@@ -77,7 +77,7 @@ def answer_to(text: str, tokenizer) -> tuple[str, list, list]:
     for number, token_id in enumerate([*ids, None]):
         is_end = token_id is None
         progress = Progress([] if is_end else [token_id], number, "stop" if is_end else None)
-        parts.append(choice.add(progress, TOOLS)[0])
+        parts.append(choice.add(progress, TOOLS)[1])
         ends += filter(None, [choice.finish_reason])
     assert choice.content == "".join(parts)
     return choice.content, [(call["function"]["name"], call["function"]["arguments"]) for call in choice.calls], ends

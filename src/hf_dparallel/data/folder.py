@@ -18,11 +18,13 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..hashes import dataset_hash, stable_hash
-from .prompts import check_new_columns, tokenize_prompts
+from .prompts import check_new_columns, has_texts, tokenize_prompts
 
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+    from ..generation.configuration import DiffusionGenerationConfig
 
 logger = logging.get_logger(__name__)
 
@@ -31,6 +33,7 @@ SHARD_SIZE = 64
 MANIFEST_NAME = "trajectories.json"
 FILTERED_NAME = "filtered.parquet"
 _SHARD_PATTERN = "shard-*-of-*.parquet"
+_CHAT_COLUMN = "chat_template_kwargs"
 _NEW_COLUMNS = ("prompt_ids", "completion_ids", "commit_step", "nfe")
 
 
@@ -51,6 +54,15 @@ def trajectory_files(folder: Path) -> list[Path]:
             "finished. Start the run again with the same folder."
         )
     return shards
+
+
+def common_chat_template_kwargs(dataset: Any) -> dict[str, Any] | None:
+    """Returns what the chat template got for all rows of trajectories, `None` if they do not say or differ."""
+    columns = getattr(dataset, "features", None) or {}
+    if "prompt_ids" not in columns or getattr(columns.get(_CHAT_COLUMN), "dtype", None) != "string":
+        return None
+    values = dataset.unique(_CHAT_COLUMN)
+    return json.loads(values[0]) if len(values) == 1 and values[0] else None
 
 
 def write_rows(path: Path, rows: "Dataset") -> None:
@@ -76,8 +88,8 @@ def _replacing(path: Path) -> Iterator[Path]:
 class TrajectoryFolder:
     """The prompts of a run, and the folder to which their answers are written, shard by shard.
 
-    `teacher` describes the model that answers, in values that JSON can write. Raises a `ValueError` if a prompt cannot
-    be decoded, or the folder holds another run.
+    `config` is how it decodes, and `teacher` describes the model that answers, in values that JSON can write. Raises a
+    `ValueError` if a prompt cannot be decoded, or the folder holds another run.
     """
 
     def __init__(
@@ -85,12 +97,15 @@ class TrajectoryFolder:
         path: str | os.PathLike,
         dataset: "Dataset",
         tokenizer: PreTrainedTokenizerBase,
-        mask_token_id: int,
+        config: "DiffusionGenerationConfig",
         teacher: dict[str, Any],
     ):
         check_new_columns(dataset, _NEW_COLUMNS)
         self.path, self.dataset = Path(path), dataset
-        self.prompt_ids = tokenize_prompts(dataset, tokenizer, mask_token_id)
+        arguments = config.chat_template_kwargs
+        self.prompt_ids = tokenize_prompts(dataset, tokenizer, config.mask_token_id, arguments)
+        is_told = not arguments or _CHAT_COLUMN in dataset.column_names or has_texts(dataset)
+        self._arguments = None if is_told else json.dumps(arguments)
         count = -(-len(dataset) // SHARD_SIZE)
         self.shards = [self.path / f"shard-{index:05d}-of-{count:05d}.parquet" for index in range(count)]
         # By shard and row, until their shard is complete.
@@ -167,6 +182,8 @@ class TrajectoryFolder:
             {name: [answer[name] for answer in done.values()] for name in _NEW_COLUMNS},
             Features({name: Value("int64") if name == "nfe" else ids for name in _NEW_COLUMNS}),
         )
+        if self._arguments is not None:
+            new = new.add_column(_CHAT_COLUMN, [self._arguments] * len(new))
         try:
             write_rows(path, concatenate_datasets([self.dataset.select(done), new], axis=1))
         except OSError as error:

@@ -57,12 +57,12 @@ def generate_trajectories_on_ray(
 
     # In an actor's place, because this machine may have no GPU for the teacher.
     @ray.remote(num_gpus=gpus_per_actor)
-    def describe() -> tuple[dict[str, Any], PreTrainedTokenizerBase, int]:
+    def describe() -> tuple[dict[str, Any], PreTrainedTokenizerBase, DiffusionGenerationConfig]:
         answerer = Answerer(*load(), **settings)
-        return answerer.fingerprint(), answerer.tokenizer, answerer.config.mask_token_id
+        return answerer.fingerprint(), answerer.tokenizer, answerer.config
 
-    teacher, tokenizer, mask_token_id = ray.get(describe.remote())
-    folder = TrajectoryFolder(output_dir, dataset, tokenizer, mask_token_id, teacher)
+    teacher, tokenizer, config = ray.get(describe.remote())
+    folder = TrajectoryFolder(output_dir, dataset, tokenizer, config, teacher)
     folder.prepare()
     if prompts := [{"row": row, "prompt_ids": ids} for row, ids in folder.prompts()]:
         size = batch_size * _PROMPTS_PER_SLOT

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..environment import require
 from .prompts import has_texts, read_prompts
+from .thoughts import ThoughtMarkers, split_thought
 
 
 if TYPE_CHECKING:
@@ -73,20 +74,23 @@ def get_reward(name: str, dataset: "Dataset") -> RewardFunction:
 
 
 def score_completions(
-    dataset: "Dataset", tokenizer: PreTrainedTokenizerBase, reward_funcs: RewardFunctions
+    dataset: "Dataset",
+    tokenizer: PreTrainedTokenizerBase,
+    reward_funcs: RewardFunctions,
+    markers: ThoughtMarkers | None = None,
 ) -> list[float | None]:
     """Returns the lowest reward of each row over all functions, or `None` if none of them returns a reward.
 
     Calls the functions as TRL does: with `prompts`, `completions` and all other columns (such as `completion_ids`) as
-    keyword arguments. Completions are texts if the prompts are, else lists of one assistant message. NaN counts as
-    `None`.
+    keyword arguments. Completions are texts if the prompts are, else lists of one assistant message, without the
+    thought before the answer. NaN counts as `None`.
     """
     check_reward_columns(reward_funcs, dataset.column_names)
     columns = {name: dataset[name][:] for name in dataset.column_names if name != "prompt"}
     prompts = read_prompts(dataset)
     texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in columns["completion_ids"]]
     completions = [
-        text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+        text if isinstance(prompt, str) else [{"role": "assistant", "content": split_thought(markers, text)[1]}]
         for prompt, text in zip(prompts, texts, strict=True)
     ]
     columns |= {"prompts": prompts, "completions": completions}
@@ -108,10 +112,12 @@ def answers_correct(
     completion_ids: Sequence[list[int]],
     tokenizer: PreTrainedTokenizerBase,
     reward_funcs: RewardFunctions,
+    markers: ThoughtMarkers | None = None,
 ) -> list[bool]:
     """Returns whether the answer to each row is correct, that is, has a reward of at least 1 from every function."""
     answered = dataset.add_column("completion_ids", completion_ids)
-    return [reward is not None and reward >= 1 for reward in score_completions(answered, tokenizer, reward_funcs)]
+    rewards = score_completions(answered, tokenizer, reward_funcs, markers)
+    return [reward is not None and reward >= 1 for reward in rewards]
 
 
 def check_reward_columns(reward_funcs: RewardFunctions, column_names: Sequence[str]) -> None:

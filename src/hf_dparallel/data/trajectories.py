@@ -18,8 +18,9 @@ from transformers.utils import logging
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.output import DecodedRow
-from .folder import TrajectoryFolder
+from .folder import TrajectoryFolder, common_chat_template_kwargs
 from .rewards import RewardFunction, score_completions
+from .thoughts import ThoughtMarkers
 
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def generate_trajectories(
         - `completion_ids` (`list[int]`): the answer, up to and including its end-of-sequence token.
         - `commit_step` (`list[int]`): the pass at which each token of the answer was committed.
         - `nfe` (`int`): the number of passes.
+        - `chat_template_kwargs` (`str`): what the template got, as JSON, if anything; for the student's recipe.
 
     Raises:
         ValueError: if the dataset is empty, has no prompt column, or has a prompt that is empty or contains the mask
@@ -91,7 +93,7 @@ def generate_trajectories(
     answerer = Answerer(model, tokenizer, generation_config, batch_size, seed)
     with tempfile.TemporaryDirectory() as temporary:
         teacher = {} if output_dir is None else answerer.fingerprint()
-        folder = TrajectoryFolder(output_dir or temporary, dataset, tokenizer, answerer.config.mask_token_id, teacher)
+        folder = TrajectoryFolder(output_dir or temporary, dataset, tokenizer, answerer.config, teacher)
         if state.is_main_process:
             folder.prepare()
         state.wait_for_everyone()
@@ -117,6 +119,7 @@ def filter_trajectories(
     tokenizer: PreTrainedTokenizerBase,
     reward_funcs: RewardFunction | list[RewardFunction],
     min_reward: float = 1.0,
+    thought_markers: list[str] | None = None,
 ) -> "Dataset":
     r"""
     Returns the trajectories with a reward of at least `min_reward` from every reward function, and logs their number.
@@ -133,6 +136,8 @@ def filter_trajectories(
             prompts are, else lists with one assistant message.
         min_reward (`float`, *optional*, defaults to 1.0):
             The lowest reward of kept rows. Rows for which all functions return `None` are dropped.
+        thought_markers (`list[str]`, *optional*):
+            What a thought, which the functions do not see, begins and ends with. By default as in the chat template.
 
     Returns:
         `datasets.Dataset`: the kept rows, unchanged.
@@ -145,7 +150,8 @@ def filter_trajectories(
             f"`dataset` must have the column `completion_ids`, got {dataset.column_names}. "
             "Make it with `generate_trajectories`."
         )
-    rewards = score_completions(dataset, tokenizer, reward_funcs)
+    markers = ThoughtMarkers.of(tokenizer, thought_markers, common_chat_template_kwargs(dataset))
+    rewards = score_completions(dataset, tokenizer, reward_funcs, markers)
     kept = [row for row, reward in enumerate(rewards) if reward is not None and reward >= min_reward]
     logger.info(f"Kept {len(kept)} of {len(dataset)} trajectories, dropped {len(dataset) - len(kept)}.")
     if not kept:

@@ -57,9 +57,10 @@ class DecodingCallback(TrainerCallback):
         _check_trainer(trainer, len(dataset))
         check_new_columns(dataset, ["completion_ids"])
         check_reward_columns(reward_funcs, dataset.column_names)
-        self.answerer = Answerer(trainer.model, trainer.processing_class, generation_config, batch_size)
-        mask_token_id = self.answerer.config.mask_token_id
-        tokenize_prompts(dataset, trainer.processing_class, mask_token_id, trainer.args.chat_template_kwargs)
+        answerer = Answerer(trainer.model, trainer.processing_class, generation_config, batch_size)
+        self.answerer = answerer.with_(chat_template_kwargs=trainer.args.chat_template_kwargs)
+        config = self.answerer.config
+        tokenize_prompts(dataset, trainer.processing_class, config.mask_token_id, config.chat_template_kwargs)
         self.trainer, self.min_accuracy = trainer, min_accuracy
         self.dataset, self.reward_funcs = dataset, reward_funcs
 
@@ -77,7 +78,7 @@ class DecodingCallback(TrainerCallback):
         share = self.dataset.shard(args.world_size, args.process_index)
         # The copy resolves its recipe anew, now that the model is in evaluation mode, where it may have a cache.
         answerer = replace(self.answerer, model=trainer.model)
-        means = evaluate_answers(answerer, share, self.reward_funcs, "Decoding", args.chat_template_kwargs).metrics()
+        means = evaluate_answers(answerer, share, self.reward_funcs, "Decoding").metrics()
         sums = torch.tensor([len(share) * means[name] for name in _AVERAGED], device=args.device)
         averages = (trainer.accelerator.reduce(sums) / len(self.dataset)).tolist()
         accuracy, _, tokens_per_forward = averages

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.prompts import check_new_columns, tokenize_prompts
 from ..data.rewards import RewardFunction, answers_correct, check_reward_columns
+from ..data.thoughts import ThoughtMarkers
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from .cost import DecodingCost, mean_cost
@@ -67,7 +68,7 @@ def evaluate_decoding(
         seed (`int`, *optional*, defaults to 0):
             Seed of the draws with `temperature > 0`; each row has its own, whatever the batch.
         chat_template_kwargs (`dict`, *optional*):
-            Further arguments of the chat template, as in the training of the student. Those of a row win.
+            Further arguments of the chat template, beside those of the recipe. Those of a row win.
 
     Returns:
         `dict[str, float]`: `accuracy`, the fraction of right answers; `nfe`, `tokens_per_forward`, `latency_s` and all
@@ -77,7 +78,9 @@ def evaluate_decoding(
         ValueError: if a prompt cannot be decoded, or the columns are not those that the reward functions need.
     """
     answerer = Answerer(model, tokenizer, generation_config, batch_size, seed)
-    return evaluate_answers(answerer, dataset, reward_funcs, description, chat_template_kwargs).metrics()
+    if chat_template_kwargs:
+        answerer = answerer.with_(chat_template_kwargs=chat_template_kwargs)
+    return evaluate_answers(answerer, dataset, reward_funcs, description).metrics()
 
 
 def evaluate_answers(
@@ -85,13 +88,12 @@ def evaluate_answers(
     dataset: "Dataset",
     reward_funcs: RewardFunction | list[RewardFunction],
     description: str = "Evaluation",
-    chat_template_kwargs: dict[str, Any] | None = None,
 ) -> Evaluation:
     """Measures prompt by prompt what [`evaluate_decoding`] averages."""
     check_new_columns(dataset, ["completion_ids"])
     check_reward_columns(reward_funcs, dataset.column_names)
     config = answerer.config
-    prompt_ids = tokenize_prompts(dataset, answerer.tokenizer, config.mask_token_id, chat_template_kwargs)
+    prompt_ids = tokenize_prompts(dataset, answerer.tokenizer, config.mask_token_id, config.chat_template_kwargs)
     # Prompts of similar length next to one another need little padding.
     prompts = sorted(enumerate(prompt_ids), key=lambda prompt: len(prompt[1]))
     start = time.perf_counter()
@@ -103,5 +105,6 @@ def evaluate_answers(
         ids = answer.tokens[: answer.num_tokens].tolist()
         completion_ids.append(ids)
         costs.append(DecodingCost.of_tokens(ids, answer.nfe, config.eos_token_ids))
-    is_correct = answers_correct(dataset, completion_ids, answerer.tokenizer, reward_funcs)
+    markers = ThoughtMarkers.of(answerer.tokenizer, config.thought_markers, config.chat_template_kwargs)
+    is_correct = answers_correct(dataset, completion_ids, answerer.tokenizer, reward_funcs, markers)
     return Evaluation(is_correct, costs, seconds)

@@ -14,7 +14,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from hf_dparallel_rules.settings import SETTINGS
 
 from ..hashes import model_hash, stable_hash
-from .configuration import DiffusionGenerationConfig, resolve
+from .configuration import DiffusionGenerationConfig, check_chat, resolve
 from .output import DecodedRow, DiffusionGenerationOutput, collect_rows
 
 
@@ -72,6 +72,7 @@ class Answerer:
     def __post_init__(self):
         if self.batch_size < 1:
             raise ValueError(f"`batch_size` must be at least 1, got {self.batch_size}.")
+        check_chat(self.model, getattr(self.generation_config, "chat_template_kwargs", None))
         self.config = resolve(self.model, self.generation_config, self.tokenizer)
 
     def with_(self, **settings) -> "Answerer":

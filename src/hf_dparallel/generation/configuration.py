@@ -3,6 +3,7 @@
 
 import copy
 import textwrap
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import cleandoc, formatannotation
 from typing import Any
@@ -20,6 +21,8 @@ logger = logging.get_logger(__name__)
 # Words of transformers that [`normalise`] reads, and the one that it writes into each file.
 _WORDS = {name: Setting(name, "words", bool, "") for name in ("do_sample", "use_cache")}
 _VERSION = "transformers_version"
+# The setting that the settings of all priorities make together.
+_CHAT = "chat_template_kwargs"
 # Values at which settings of left-to-right decoding do nothing: callers that serve all models pass them.
 _NEUTRAL = {
     name: value for name, value in GenerationConfig._get_default_generation_params().items() if name != "max_length"
@@ -260,9 +263,18 @@ def _merged(given: Mapping[str, Any], layers: Sequence[dict[str, Any]]) -> dict[
         temperatures = (layer.get("temperature") for layer in layers)
         given = {**given, "temperature": next(filter(None, temperatures), None)}
     values = DiffusionGenerationConfig(**given).settings()
+    of_chats = [layer.get(_CHAT, {}) for layer in (values, *layers)]
     for layer in layers:
         values |= _without_replaced(layer, values)
-    return values
+    return values | ({_CHAT: dict(ChainMap(*of_chats))} if any(of_chats) else {})
+
+
+def check_chat(model: PreTrainedModel, given: Mapping[str, Any] | None) -> None:
+    """Raises a [`SettingError`] if arguments of the chat template contradict those of the model's recipe."""
+    recipe = recipe_of(model).chat_template_kwargs or {}
+    if any(recipe.get(name, value) != value for name, value in (given or {}).items()):
+        remedy = f"Leave it out, or load the model and set `model.generation_config.{_CHAT}`."
+        raise SettingError(_CHAT, given, f"contradicts the recipe of the model, {recipe}", remedy)
 
 
 def _without_replaced(settings: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

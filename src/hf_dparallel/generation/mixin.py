@@ -15,7 +15,7 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
-from hf_dparallel_rules.settings import SettingError
+from hf_dparallel_rules.settings import SettingError, settings_of
 
 from .compatibility import check
 from .configuration import DiffusionGenerationConfig, resolve
@@ -146,6 +146,9 @@ class DiffusionGenerationMixin(GenerationMixin):
             return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
 
         # 1. Check the settings and the prompts, and append a canvas of mask tokens to each prompt.
+        for name in filter(kwargs.get, settings_of("chat")):
+            rule, remedy = "is for chats, and `generate` takes tokens", "Pass it to `tokenizer.apply_chat_template`."
+            raise SettingError(name, kwargs[name], rule, remedy)
         check_peft(self)
         _check_arguments(inputs, input_ids, synced_gpus, kwargs.pop("token_type_ids", None))
         config = resolve(self, generation_config, tokenizer, **kwargs)

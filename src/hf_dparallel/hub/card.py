@@ -70,6 +70,7 @@ def make_card(
         mark=_DRAFT_MARK,
         repo_id=repo_id,
         is_adapter=bool(adapter),
+        chat={name: repr(value) for name, value in (recipe.chat_template_kwargs or {}).items()},
         is_native=summary.get("is_native", True),
         shift_logits=bool(summary.get("shift_logits")),
         tokenizer=repo_id if Path(folder, "tokenizer_config.json").is_file() else base_model or repo_id,

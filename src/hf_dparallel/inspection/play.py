@@ -63,7 +63,8 @@ class Pair:
 
     def answer(self, question: str, **settings: Any) -> Traces:
         """Decodes the answers of both, that of the base model with one token per pass."""
-        prompt_ids = encode_chat(self.tokenizer, [{"role": "user", "content": question}])
+        messages = [{"role": "user", "content": question}]
+        prompt_ids = encode_chat(self.tokenizer, messages, **self.recipe.chat_template_kwargs or {})
         fast = self.recipe.updated(**settings)
         try:
             set_adapter(self.model, None)

@@ -32,6 +32,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_dparallel_rules.settings import SETTINGS, SettingError, suggest
 
 from ..data.prompts import encode_text
+from ..data.thoughts import ThoughtMarkers, split_thought
 from ..generation.compatibility import REVISIONS, check, longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.inputs import check_prompts
@@ -184,7 +185,7 @@ def read_request(
         if served.tokenizer.chat_template is None:
             raise RequestError("The tokenizer of this model has no chat template. Use /v1/completions.", "messages")
         prompts: list[Any] = [body.messages]
-        tools, arguments = _read_tools(body, served)
+        tools, arguments = _read_tools(body, served, config)
         answer = _read_schema(body, tools, config, served)
         num_logprobs = body.top_logprobs if body.logprobs else None
         if body.top_logprobs and not body.logprobs:
@@ -203,7 +204,11 @@ def read_request(
         Prompt(ids, config, max_tokens, seed + index, served.adapter, answer and answer.copy(), num_logprobs)
         for index, ids in enumerate(ids for ids in encoded for _ in range(body.n))
     ]
-    return Completion(body, served, to_decode, body.stop or config.stop_strings, tools)
+    markers = None
+    if isinstance(body, ChatBody) and answer is None:
+        of_template = {name: value for name, value in arguments.items() if name != "tools"}
+        markers = ThoughtMarkers.of(served.tokenizer, config.thought_markers, of_template)
+    return Completion(body, served, to_decode, body.stop or config.stop_strings, tools, markers)
 
 
 def _shortened(value: object) -> str:
@@ -262,18 +267,21 @@ def _read_settings(body: Body, asked: dict[str, Any], served: ServedModel) -> tu
     return config, min(max_tokens, config.max_new_tokens)
 
 
-def _read_tools(body: ChatBody, served: ServedModel) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Returns the tools that may be called, and the arguments of the chat template."""
+def _read_tools(
+    body: ChatBody, served: ServedModel, config: DiffusionGenerationConfig
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Returns the tools that may be called, and the arguments of the chat template: the request's before others."""
+    arguments = (config.chat_template_kwargs or {}) | body.chat_template_kwargs
     tools, choice = [tool.model_dump(exclude_none=True) for tool in body.tools], body.tool_choice
     if choice.function is not None:
         tools = [tool for tool in tools if tool["function"]["name"] == choice.function.name]
     if choice.must_call and (not tools or (choice.type == "function") is (choice.function is None)):
         raise RequestError("`tool_choice` must name one of the `tools`.", "tool_choice")
     if not tools or choice.type == "none":
-        return [], body.chat_template_kwargs
+        return [], arguments
     # An answer that must call follows a schema, whether the template shows the tools or not.
     is_shown = not choice.must_call or re.search(r"\btools\b", served.tokenizer.get_chat_template(tools=tools))
-    return tools, body.chat_template_kwargs | ({"tools": tools} if is_shown else {})
+    return tools, arguments | ({"tools": tools} if is_shown else {})
 
 
 def _read_schema(
@@ -340,33 +348,41 @@ def _encode(
 class Choice:
     """The answer to one prompt, as a client receives it: one choice of the response."""
 
-    def __init__(self, index: int, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()):
+    def __init__(
+        self,
+        index: int,
+        tokenizer: PreTrainedTokenizerBase,
+        stop: Sequence[str] = (),
+        markers: ThoughtMarkers | None = None,
+    ):
         self.index = index
+        self.markers = markers
         self.nfe = 0
         self.finish_reason: str | None = None
         self.text = IncrementalText(tokenizer, stop)
-        # What the client is told: the text without calls, the calls at its end, and the log-probabilities.
-        self.content = ""
+        # What the client is told: the thought, the text without it and calls, the calls, and the log-probabilities.
+        self.thought = self.content = ""
         self.calls: list[dict[str, Any]] = []
         self.logprobs: list[dict[str, Any]] = []
 
-    def add(self, progress: Progress, tools: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-        """Adds the tokens of a pass, and returns what is new for the client: content and log-probabilities."""
-        text, num_tokens, num_sent = self.text, len(self.text.tokens), len(self.content)
+    def add(self, progress: Progress, tools: list[dict[str, Any]]) -> tuple[str, str, list[dict[str, Any]]]:
+        """Adds the tokens of a pass, and returns what is new for the client: thought, content, log-probabilities."""
+        text, num_tokens, num_sent = self.text, len(self.text.tokens), (len(self.thought), len(self.content))
         # The token before others decides whether their text begins with a space.
         before = text.tokens[-1:]
         text.add(progress.tokens, progress.finish_reason is not None)
         self.nfe, self.finish_reason = progress.nfe, "stop" if text.is_stopped else progress.finish_reason
-        self.content = text.text
+        is_whole = self.finish_reason is not None
+        self.thought, self.content = split_thought(self.markers, text.text, is_whole)
         if tools:
-            self.content, self.calls = read_calls(text.text, tools, self.finish_reason is not None)
+            self.content, self.calls = read_calls(self.content, tools, is_whole)
         if self.calls:
             self.finish_reason = "tool_calls"
         # A stop string may have ended the answer before the last of the tokens.
         measured = zip(text.tokens[num_tokens:], progress.logprobs, strict=False)
         logprobs = logprobs_to_json(text.tokenizer, before, measured)
         self.logprobs += logprobs
-        return self.content[num_sent:], logprobs
+        return self.thought[num_sent[0] :], self.content[num_sent[1] :], logprobs
 
 
 class Completion:
@@ -379,11 +395,12 @@ class Completion:
         prompts: list[Prompt],
         stop: list[str],
         tools: list[dict[str, Any]],
+        markers: ThoughtMarkers | None = None,
     ):
         self.body = body
         self.prompts = prompts
         self.stop = stop
-        self.choices = [Choice(index, served.tokenizer, stop) for index in range(len(prompts))]
+        self.choices = [Choice(index, served.tokenizer, stop, markers) for index in range(len(prompts))]
         self._tools = tools
         self._is_chat = isinstance(body, ChatBody)
         _, self._kind, prefix = body.names
@@ -449,11 +466,15 @@ class Completion:
         async for _ in self.chunks():
             pass
         watcher.cancel()
-        choices = [self._to_json("message", each, each.content, each.logprobs) for each in self.choices]
+        choices = [self._to_json("message", each, each.thought, each.content, each.logprobs) for each in self.choices]
         return self._head | {"object": self._kind, "choices": choices, "usage": self.usage()}
 
-    def _to_json(self, key: str, choice: Choice, content: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+    def _to_json(
+        self, key: str, choice: Choice, thought: str, content: str, logprobs: list[dict[str, Any]]
+    ) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if thought:
+            message["reasoning_content"] = thought
         if choice.calls:
             calls = [{"index": index} | call for index, call in enumerate(choice.calls)]
             message |= {"content": content or None, "tool_calls": calls}

@@ -6,7 +6,10 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from ..generation.configuration import DiffusionGenerationConfig, recipe_of
+from hf_dparallel_rules.settings import SETTINGS, SettingError
+
+from ..data.folder import common_chat_template_kwargs
+from ..generation.configuration import DiffusionGenerationConfig, check_chat, recipe_of
 from ..hub.push import hub_name
 from .collator import MASK_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
@@ -25,6 +28,21 @@ def mask_settings(trainer: Any) -> dict[str, Any]:
     return {name: getattr(source, name, None) for name in (*MASK_SETTINGS, "block_origin")}
 
 
+def chat_arguments(given: dict[str, Any] | str | None, model: Any, dataset: Any) -> dict[str, Any] | None:
+    """Returns what the chat template gets: from the caller, the recipe of the model and the trajectories together.
+
+    Raises a [`SettingError`] for a contradiction.
+    """
+    given = SETTINGS["chat_template_kwargs"].read(given) or {}
+    check_chat(base_model(model), given)
+    given = (recipe_of(base_model(model)).chat_template_kwargs or {}) | given
+    found = common_chat_template_kwargs(dataset) or {}
+    if any(given.get(name, value) != value for name, value in found.items()):
+        rule = f"contradicts the data, whose prompts have {found}"
+        raise SettingError("chat_template_kwargs", given, rule, "Leave it out, or make the trajectories with it.")
+    return (given | found) or None
+
+
 def student_recipe(trainer: Any) -> DiffusionGenerationConfig:
     """Returns the model's recipe, with the blocks of the training, and a canvas for the longest completion.
 
@@ -32,6 +50,8 @@ def student_recipe(trainer: Any) -> DiffusionGenerationConfig:
     """
     model, masks = base_model(trainer.model), mask_settings(trainer)
     recipe = recipe_of(model)
+    if trainer.args.chat_template_kwargs:
+        recipe = recipe.updated(chat_template_kwargs=trainer.args.chat_template_kwargs)
     if masks["block_origin"] is not None:
         recipe = recipe.updated(block_origin=masks["block_origin"])
     rule = recipe.commit_rule()

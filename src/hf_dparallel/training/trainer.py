@@ -37,7 +37,7 @@ from .checkpoints import all_finite, check_resumable, last_complete_checkpoint, 
 from .collator import DataCollatorForSemiAutoregressiveMasking, MaskingCallback
 from .config import CertaintyForcingConfig
 from .objective import IGNORE_INDEX, averages, log_values, sum_by_row
-from .recipe import student_recipe, training_summary
+from .recipe import chat_arguments, student_recipe, training_summary
 from .student import adapter_folder, base_model, prepare_student
 
 
@@ -148,6 +148,7 @@ class CertaintyForcingTrainer(Trainer):
         self._eval_collator = data_collator
         self._num_views = getattr(data_collator, "num_views", 1)
         rules: dict[str, Any] = {"processing_class": processing_class}
+        args.chat_template_kwargs = chat_arguments(args.chat_template_kwargs, model, train_dataset)
         rules["chat_template_kwargs"] = args.chat_template_kwargs
         if isinstance(data_collator, BlockCausalCollator):
             check_collator(data_collator, model)

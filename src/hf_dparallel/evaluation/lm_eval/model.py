@@ -26,9 +26,10 @@ from transformers.utils import logging
 from hf_dparallel_rules.settings import Setting
 
 from ...data.prompts import encode_text
+from ...data.thoughts import ThoughtMarkers, split_thought
 from ...environment import join_processes
 from ...generation.answerer import Answerer
-from ...generation.configuration import DiffusionGenerationConfig, resolve
+from ...generation.configuration import DiffusionGenerationConfig, check_chat, resolve
 from ...generation.standard_parts import StopTextCriteria
 from ...hashes import stable_hash
 from ..cost import DecodingCost, mean_cost
@@ -69,7 +70,7 @@ class DiffusionHarnessLM(TemplateLM):
         seed (`int`, *optional*, defaults to 0):
             Seed of all draws.
         chat_template_args (`dict`, *optional*):
-            Further arguments of the chat template, as for lm-eval's own models.
+            The setting `chat_template_kwargs`, by the name of lm-eval's own models.
         settings:
             Settings of [`DiffusionGenerationConfig`] for all requests. The settings of a request (`gen_kwargs`) win.
 
@@ -104,7 +105,6 @@ class DiffusionHarnessLM(TemplateLM):
                 raise ValueError(f"`{name}` must be a positive number, got {number!r}. ('auto' is not known here.)")
         self.settings = settings
         self.batch_size, self.mc_num, self.seed = int(batch_size), int(mc_num), seed
-        self.chat_template_args = chat_template_args or {}
         state = join_processes()
         self._rank, self._world_size = state.process_index, state.num_processes
         loading = {"revision": revision, "trust_remote_code": trust_remote_code}
@@ -131,7 +131,13 @@ class DiffusionHarnessLM(TemplateLM):
         self.tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **loading)
         self.max_length = max_length or getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         # Only its special tokens count: each request has settings of its own.
-        self._resolved = resolve(self.model, DiffusionGenerationConfig(**settings), self.tokenizer)
+        given = {**(chat_template_args or {}), **(self.settings.get("chat_template_kwargs") or {})}
+        check_chat(self.model, given)
+        given = {**settings, "chat_template_kwargs": given or None}
+        self._resolved = resolve(self.model, DiffusionGenerationConfig(**given), self.tokenizer)
+        self.chat_template_args = self._resolved.chat_template_kwargs or {}
+        markers = (self._resolved.thought_markers, self.chat_template_args)
+        self._markers = ThoughtMarkers.of(self.tokenizer, *markers)
         self.costs: Costs = {}
         self._chats: set[str] = set()
 
@@ -215,6 +221,7 @@ class DiffusionHarnessLM(TemplateLM):
                 tokens = stop.cut(tokens)
             cost = DecodingCost.of_tokens(tokens, row.nfe, config.eos_token_ids, row.seconds)
             text = self.tokenizer.decode(tokens[: cost.num_answer_tokens], skip_special_tokens=True)
+            _, text = split_thought(self._markers if self._chats else None, text)
             yield name, postprocess_generated_text(text, list(until), None), cost
 
     def _loglikelihood_tokens(
