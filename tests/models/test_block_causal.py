@@ -116,32 +116,6 @@ def test_a_family_without_official_outputs_is_a_causal_one_with_another_mask(
         saved = AutoModelForMaskedLM.from_pretrained(tmp_path / "saved")
         assert type(saved) is type(model) and saved.config.block_length == 4
         assert torch.equal(saved(ids).logits, model(ids).logits)
-    # One token in each pass, of a block that sees itself and what precedes it.
-    answer = model.generate(ids[:, :6], max_new_tokens=8, block_length=4, stop_at_eos=False)
-    row = ids[:, :6]
-    for end in (8, 12, 16):
-        row = torch.cat([row, torch.full((1, end - row.shape[1]), 63)], dim=1)
-        seen = block.new_tensor(range(end)) // 4
-        while (masked := row[0] == 63).any():
-            with torch.no_grad():
-                logits = causal(row, attention_mask=(seen[None, :] <= seen[:, None])[None, None]).logits[0]
-            top, token = logits[:, :63].max(dim=-1)
-            place = (top - logits.logsumexp(-1)).masked_fill(~masked, -torch.inf).argmax()
-            row[0, place] = token[place]
-    assert torch.equal(answer, row[:, :14])
-
-
-@MAKERS
-def test_blocks_are_counted_from_the_first_token_of_each_row(make_model):
-    model = make_model()
-    rows = [list(range(2, 2 + length)) for length in (3, 4, 9, 14)]
-    ids, attention_mask = left_padded(rows)
-    with torch.no_grad():
-        logits = model(ids, attention_mask=attention_mask).logits
-        for row, tokens in enumerate(rows):
-            alone = model(torch.tensor([tokens])).logits[0]
-            # Where logits are shifted, those of a first token need `position_ids`.
-            torch.testing.assert_close(logits[row, 1 - len(tokens) :], alone[1:], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("argument", sorted({"past_key_values", CACHE_ARGUMENT}))
@@ -217,12 +191,6 @@ def test_experts_run_in_one_call_unless_asked_otherwise(make_model):
         for implementation in ("eager", "batched_mm"):
             model.set_experts_implementation(implementation)
             torch.testing.assert_close(model(ids).logits, expected, atol=1e-4, rtol=1e-4)
-
-
-@BY_BLOCK
-def test_flash_attention_is_refused(make_model):
-    with pytest.raises(ValueError, match="does not support Flash Attention"):
-        make_model().set_attn_implementation("flash_attention_2")
 
 
 def test_the_attention_that_a_published_file_names_is_left_to_the_machine():

@@ -10,11 +10,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from ..helpers import (
-    FAMILIES,
-    left_padded,
-    make_llada,
-)
+from ..helpers import FAMILIES, left_padded, make_dream, make_llada, make_llada_moe, make_rnd1
 
 
 MAKERS = pytest.mark.parametrize("make_model", FAMILIES)
@@ -86,10 +82,25 @@ def test_a_row_has_the_logits_that_it_has_alone(make_model):
     model = make_model()
     rows = [row[: 11 - 3 * index] for index, row in enumerate(IDS.tolist())]
     ids, mask = left_padded(rows)
-    in_batch = logits(model, ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(0))
+    counted = logits(model, ids, attention_mask=mask)
+    given = logits(model, ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(0))
     for index, row in enumerate(rows):
         alone = logits(model, torch.tensor([row]))[0]
-        torch.testing.assert_close(in_batch[index, -len(row) :], alone, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(given[index, -len(row) :], alone, atol=1e-4, rtol=1e-4)
+        # Where logits are shifted, those of a first token need `position_ids`.
+        torch.testing.assert_close(counted[index, 1 - len(row) :], alone[1:], atol=1e-4, rtol=1e-4)
+
+
+@MAKERS
+def test_flash_attention_is_bidirectional_or_refused(make_model):
+    """It needs a GPU to run, but what it reads (the flag of each module) can be checked anywhere."""
+    model = make_model()
+    assert not any(layer.self_attn.is_causal for layer in model.model.layers) and not model.config.is_causal
+    if make_model in (make_llada, make_dream, make_llada_moe, make_rnd1):
+        assert model._supports_flash_attn
+    else:
+        with pytest.raises(ValueError, match="does not support Flash Attention"):
+            model.set_attn_implementation("flash_attention_2")
 
 
 @MAKERS

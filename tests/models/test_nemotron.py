@@ -6,10 +6,9 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForMaskedLM, CompileConfig, Ministral3Config, Ministral3ForCausalLM
+from transformers import AutoModelForMaskedLM, Ministral3Config, Ministral3ForCausalLM
 
 from ..helpers import MASK, exact_model, make_nemotron
-from .helpers import adapted, logits, save_adapter
 
 
 def test_published_files_are_those_of_ministral3_under_other_names(tmp_path):
@@ -32,17 +31,6 @@ def test_published_files_are_those_of_ministral3_under_other_names(tmp_path):
     ids = torch.arange(2, 34)[None]
     with torch.no_grad():
         torch.testing.assert_close(loaded(ids).logits, causal(ids).logits, atol=1e-5, rtol=1e-5)
-
-
-def test_merged_weights_are_saved_in_the_published_names(tmp_path):
-    model = adapted(save_adapter(tmp_path / "adapter", make_nemotron), make_nemotron)
-    expected = logits(model)
-    model.merge_and_unload().save_pretrained(tmp_path / "merged")
-    make_nemotron().save_pretrained(tmp_path / "base")
-    merged, base = (load_file(tmp_path / name / "model.safetensors") for name in ("merged", "base"))
-    assert merged.keys() == base.keys()
-    found = logits(AutoModelForMaskedLM.from_pretrained(tmp_path / "merged"))
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 @torch.no_grad()
@@ -75,19 +63,12 @@ def official_sampler(model, prompt, num_blocks, threshold):
     return tokens[len(prompt) :], num_passes
 
 
-@pytest.mark.usefixtures("eager_flex_attention")
-@pytest.mark.parametrize("how", ["sdpa", "eager", "flex_attention", "no cache", "compiled"])
-def test_decodes_as_the_official_sampler(how):
+@pytest.mark.parametrize("use_cache", [None, False])
+def test_decodes_as_the_official_sampler(use_cache):
     """Its tokens, in as many passes, in batches of several lengths."""
     model, settings = exact_model(make_nemotron), {"stop_at_eos": False, "max_new_tokens": 16, "batch_size": 3}
     prompts = [[2 + (7 * row + k) % 60 for k in range(1 + row % 5)] for row in range(5)]
-    if how == "no cache":
-        settings["use_cache"] = False
-    elif how == "compiled":
-        settings["compile_config"] = CompileConfig(backend="eager", dynamic=False)
     for threshold in (0.02, 0.2, 0.9):
-        model.set_attn_implementation("sdpa")
         expected = [official_sampler(model, prompt, 4, threshold) for prompt in prompts]
-        model.set_attn_implementation(how if how in ("eager", "flex_attention") else "sdpa")
-        rows = list(model.generate_many(prompts, confidence_threshold=threshold, **settings))
-        assert [(row.tokens.tolist(), row.nfe) for row in rows] == expected
+        how = {"confidence_threshold": threshold, "use_cache": use_cache} | settings
+        assert [(row.tokens.tolist(), row.nfe) for row in model.generate_many(prompts, **how)] == expected
