@@ -2,7 +2,6 @@
 """Block-causal models against the official implementations, and their attention masks."""
 
 import itertools
-import json
 
 import pytest
 import torch
@@ -11,13 +10,9 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     DynamicCache,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
 )
 
-from hf_dparallel import A2DLlamaForMaskedDiffusion, SDARConfig, SDARMoeForMaskedDiffusion
+from hf_dparallel import SDARConfig
 from hf_dparallel.attention_masks import block_causal, make_attention_mask, mask_blocks, noisy_and_clean
 from hf_dparallel.models.backbones import CACHE_ARGUMENT
 
@@ -61,61 +56,32 @@ def test_the_router_of_llada2_chooses_as_the_official_one(golden_dir):
             torch.testing.assert_close(weights.gather(1, order), official_weights, atol=1e-4, rtol=0)
 
 
-def test_the_mixture_of_experts_of_sdar_is_qwen3_moe_with_another_mask(tmp_path):
-    """No official output exists of a tiny one, so its weights are read by transformers' own class."""
-    model = make_sdar_moe()
-    model.save_pretrained(tmp_path)
-    names = load_file(tmp_path / "model.safetensors")
-    assert names["model.layers.1.mlp.experts.3.up_proj.weight"].shape == (16, 32)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["num_experts"] == 4 and config["block_size"] == 4 and config["rope_theta"] == 1_000_000
-    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "qwen3_moe"}))
-    causal = AutoModelForCausalLM.from_pretrained(tmp_path)
-    block = torch.arange(14) // 4
-    ids = torch.arange(2, 16)[None]
-    with torch.no_grad():
-        expected = causal(ids, attention_mask=(block[None, :] <= block[:, None])[None, None]).logits
-        torch.testing.assert_close(model(ids).logits, expected)
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
-        assert isinstance(loaded, SDARMoeForMaskedDiffusion)
-        torch.testing.assert_close(loaded(ids).logits, expected)
-
-
-def read_dream_reasoner(folder):
-    """Its file has the `model_type` of Dream, and is known by its blocks."""
-    edit_json(folder / "config.json", model_type="Dream", block_size=4, mask_token_id=63)
-    return AutoModelForMaskedLM.from_pretrained(folder)
-
-
-def read_stable_diffcoder(folder):
-    """Its file has the `model_type` of Llama, so it is loaded by its class."""
-    edit_json(folder / "config.json", architectures=["StableDiffcoderForCausalLM"])
-    return A2DLlamaForMaskedDiffusion.from_pretrained(folder, block_length=4, mask_token_id=63)
-
-
 @pytest.mark.parametrize(
-    ("causal_class", "config_class", "read"),
-    [(Qwen3ForCausalLM, Qwen3Config, read_dream_reasoner), (LlamaForCausalLM, LlamaConfig, read_stable_diffcoder)],
+    ("make_model", "causal_type", "own_type"),
+    [(make_sdar_moe, "qwen3_moe", "sdar_moe"), (make_sdar, "qwen3", "Dream")],
 )
 def test_a_family_without_official_outputs_is_a_causal_one_with_another_mask(
-    causal_class, config_class, read, tmp_path
+    tmp_path, make_model, causal_type, own_type
 ):
-    """The weights are those of a class of transformers, which gets the mask from outside."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
-    sizes |= {"vocab_size": 64, "num_hidden_layers": 2, "head_dim": 8, "initializer_range": 0.3}
-    causal = causal_class(config_class(**sizes)).eval()
-    causal.save_pretrained(tmp_path)
-    model = read(tmp_path)
+    """A class of transformers reads the same weights, and gets the mask from outside.
+
+    DreamReasoner's file has the `model_type` of Dream, and is known by its blocks.
+    """
+    model = make_model()
+    model.save_pretrained(tmp_path)
+    if make_model is make_sdar_moe:
+        names = load_file(tmp_path / "model.safetensors")
+        assert names["model.layers.1.mlp.experts.3.up_proj.weight"].shape == (16, 32)
+    edit_json(tmp_path / "config.json", model_type=causal_type)
+    causal = AutoModelForCausalLM.from_pretrained(tmp_path)
+    edit_json(tmp_path / "config.json", model_type=own_type)
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert type(loaded) is type(model) and loaded.config.block_length == 4
     ids, block = torch.arange(2, 16)[None], torch.arange(14) // 4
     with torch.no_grad():
         expected = causal(ids, attention_mask=(block[None, :] <= block[:, None])[None, None]).logits
-        torch.testing.assert_close(model(ids).logits, expected)
-        model.save_pretrained(tmp_path / "saved")
-        saved = AutoModelForMaskedLM.from_pretrained(tmp_path / "saved")
-        assert type(saved) is type(model) and saved.config.block_length == 4
-        assert torch.equal(saved(ids).logits, model(ids).logits)
+        for each in (model, loaded):
+            torch.testing.assert_close(each(ids).logits, expected)
 
 
 @pytest.mark.parametrize("argument", sorted({"past_key_values", CACHE_ARGUMENT}))
