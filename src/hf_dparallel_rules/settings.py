@@ -214,8 +214,7 @@ _ROWS = (
         help="Tokens of a block; blocks are decoded from left to right. The last one may be shorter. "
         "Block-causal models have a default of their own."),
     Setting("block_origin", "length", str, default="sequence", choices=("sequence", "answer"),
-        help="Where block-causal models count blocks from: the first token of the prompt, or of the answer "
-        '(`"answer"`: a block then ends where the prompt ends, and the first one of the prompt may be shorter).'),
+        help="Where block-causal models count blocks from: the first token of the prompt, or of the answer."),
     Setting("min_commits", "rule options", int, default=1, minimum=1,
         help="With any rule: at least this many tokens in each pass, the most confident ones."),
     Setting("commit_order", "rule options", str, default="confidence", choices=("confidence", "left_to_right"),
@@ -227,8 +226,7 @@ _ROWS = (
         "default for converted autoregressive models, for which `False` commits proposals without verifying."),
     Setting("max_active_blocks", "blocks", int, default=1, minimum=1,
         source="https://huggingface.co/papers/2601.07568",
-        help="How many blocks may be decided at the same time. Above 1, the next block opens before the last open "
-        "one is decided; this needs a commit rule with a threshold."),
+        help="How many blocks may be decided at the same time. Above 1 needs a commit rule with a threshold."),
     Setting("block_add_threshold", "blocks", float, default=0.5, noun="a fraction", above_minimum=True, maximum=1,
         help="Fraction of the last open block to decide before the next one opens. At most one opens in a pass."),
     Setting("editing_threshold", "revision", float, default=1.0, noun="a probability", maximum=1,
@@ -256,19 +254,16 @@ _ROWS = (
         help="Tokens that are never committed."),
     Setting("bad_words_ids", "processing", list[list[int]], default=[],
         noun="a list of lists of one token id each (a word of several tokens cannot be kept out)",
-        help="Words that are never committed, each a list of one token id. A word of several tokens is refused: "
-        "tokens are committed in any order, so such a word can come together in a single pass."),
+        help="Words that are never committed, each a list of one token id; longer ones can form in a single pass."),
     Setting("cache_implementation", "cache", str, default="none", choices=("none", "prefix", "dual", "block"),
         source="https://huggingface.co/papers/2505.22618",
         help='Keep keys and values: `"prefix"` before the open block, `"dual"` also after it, both approximate; '
         '`"block"`, the default of block-causal models, is exact. With `"none"` every pass computes the whole '
         "sequence."),
     Setting("cache_refresh_interval", "cache", int, minimum=1,
-        help="With a cache: recompute everything for each new block, and again after this many passes in it. 1 is "
-        "exact."),
+        help="With a cache: recompute everything for each block, and after this many passes in it. 1 is exact."),
     Setting("suffix_length", "cache", int, source="https://huggingface.co/papers/2508.14148",
-        help="Masks after the open blocks that a pass computes and sees; by default all. Fewer are faster, and an "
-        "approximation."),
+        help="Masks after the open blocks that a pass computes and sees; by default all. Fewer approximate."),
     Setting("stop_at_eos", "stopping", bool, default=True,
         help="Whether a row ends once an end token and everything before it are decided. The rest is padding."),
     Setting("stop_strings", "stopping", list[str], default=[], noun="a string or a list of strings",
@@ -282,8 +277,7 @@ _ROWS = (
     Setting("num_return_sequences", "output", int, default=1, minimum=1,
         help="Answers to each prompt, next to one another. Needs sampling: without it all of them are equal."),
     Setting("output_certainty", "output", bool, default=False,
-        help="Whether to return entropy, confidence and candidates of every masked token at every pass. Runs the "
-        "head on the whole canvas, which is slower."),
+        help="Whether to return entropy, confidence and candidates of every masked token at every pass (slower)."),
     Setting("return_dict_in_generate", "output", bool, default=False,
         help="Whether to return a `DiffusionGenerationOutput` instead of the sequences only."),
     Setting("mask_token_id", "tokens", int, noun="a token id (an integer)",

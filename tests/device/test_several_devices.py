@@ -41,13 +41,9 @@ def answers(model, at, cache, as_many):
 @pytest.mark.parametrize(
     ("make_model", "place", "cache", "as_many"),
     [
-        *[(make_llada, place, cache, False) for place in PLACES for cache in (None, "prefix", "dual")],
-        *[
-            (make_dream, place, cache, False)
-            for place in ("two devices", "all on the CPU")
-            for cache in (None, "dual")
-        ],
-        *[(make_llada, place, "dual", True) for place in ("two devices", "all on the CPU")],
+        *[(make_llada, place, cache, False) for place in PLACES for cache in (None, "dual")],
+        (make_dream, "two devices", "dual", False),
+        *[(make_llada, place, "prefix", True) for place in ("two devices", "all on the CPU")],
     ],
 )
 def test_answers_are_those_of_one_device(make_model, place, cache, as_many):

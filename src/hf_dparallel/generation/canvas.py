@@ -70,10 +70,9 @@ class Canvas:
     Tensors have a line per row and a column per token, and rows end at the same column. With `revises`, decided tokens
     of the open blocks may change.
 
-    With `first_alone`, the column before a block predicts the first token of the block, so this token does not depend
-    on the rest of the block. It is decided alone, whatever its probability, as soon as its row enters the block, and
-    never revised, as in the samplers of these models (Fast-dLLM v2, https://huggingface.co/papers/2509.26328). With
-    several open blocks this applies to the first one only: the column before any other is not decided yet.
+    With `first_alone`, the column before a block predicts the first token of the block. This token is decided alone,
+    whatever its probability, as soon as its row enters the block, and never revised, as in the samplers of these
+    models (Fast-dLLM v2, https://huggingface.co/papers/2509.26328). Of several open blocks this is for the first only.
 
     With `num_masks`, windows of that many masks follow the row wherever it stands, and the open blocks are its next
     token and the proposed ones ([`~exact.WindowDecoder`]).
@@ -225,9 +224,9 @@ class Canvas:
         return self.column_ids[first:].expand(len(self), -1)
 
     def open_columns(self) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        """Returns the columns that a pass may decide, masks of the open blocks first, and which of them are masks.
+        """Returns the columns that a pass may decide, masks first, and which are masks, both `(rows, columns)`.
 
-        Both are `(rows, columns)`. Rows with fewer such columns are filled up with other columns.
+        Rows with fewer such columns are filled up with other columns.
         """
         num_columns = max(status.num_open + status.num_revisable for status in self.status)
         rank = self.is_open.view(torch.uint8)
@@ -270,8 +269,7 @@ class Canvas:
     def advance(self, num_nan: torch.LongTensor, num_proposals: torch.LongTensor | None = None) -> None:
         """Moves each row whose block is decided to the next block, opens further blocks, and updates `status`.
 
-        Opens as many further tokens as are proposed, `num_proposals` of each row. Finishes rows for which the model
-        predicted NaN: `num_nan` counts these tokens by row, `(rows,)`.
+        Finishes rows with NaN predictions, `num_nan` of each row. Opens `num_proposals` further tokens of each row.
         """
         settled = ~self.holding
         first_block = _least(self.block, settled)

@@ -23,9 +23,8 @@ from .runner import CompiledRunner, Runner
 class Decoder:
     """Decodes rows together. Rows can be added at any time, and leave when they are finished.
 
-    The configuration has every setting, special tokens included. The parts are called in their order
-    ([`~standard_parts.make_parts`]). `generator_for` gives the random state of a row; by default torch's
-    global one is used.
+    The configuration has every setting, special tokens included. `generator_for` gives the random state of a row; by
+    default torch's global one is used.
     """
 
     def __init__(

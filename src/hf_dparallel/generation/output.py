@@ -41,9 +41,9 @@ class DiffusionGenerationOutput(ModelOutput):
         num_revisions (`torch.LongTensor` of shape `(batch_size,)`):
             How often a decided token of the row was changed or taken back before its block was left.
         entropies, confidences (`torch.FloatTensor` of shape `(batch_size, num_passes, max_new_tokens)`, *optional*):
-            Entropy (nats) and probability of the likeliest token at every position that was still masked before the
-            pass, NaN elsewhere: what the commit rules compare with their thresholds, after logits processors. The
-            entropy is infinite where the model prefers the mask token. Returned with `output_certainty=True`.
+            With `output_certainty=True`: what the commit rules compare with their thresholds, entropy (nats) and
+            probability of the likeliest token at every position that was masked before the pass, NaN elsewhere. The
+            entropy is infinite where the model prefers the mask token.
         candidates (`torch.LongTensor` of shape `(batch_size, num_passes, max_new_tokens, 5)`, *optional*):
             The likeliest tokens of the same predictions, the likeliest first, -1 elsewhere and where the vocabulary
             has fewer. The mask token, which is never committed, is left out.

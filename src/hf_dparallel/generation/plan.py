@@ -17,33 +17,26 @@ _LONGEST_RUN = 2048
 
 
 class Pass(NamedTuple):
-    """A pass over a run of columns of some rows.
+    """A pass over a run of columns of some rows."""
 
-    Args:
-        rows (`torch.LongTensor` of shape `(rows,)`, *optional*): rows of the canvas; `None` for all of them in order.
-        columns (`torch.LongTensor` of shape `(rows, columns)`): the columns of each.
-        scored (`torch.LongTensor` of shape `(rows, tokens)`): where in the input the head runs.
-        num_keys (`int`): how many columns of the canvas, from the left, the queries attend to.
-        seen (`torch.Tensor` of shape `(all rows, width)`, *optional*): 1 for the columns that are seen; `None` if all
-            are.
-        start (`int`, *optional*): the first column, if all rows compute the same columns.
-        mask (`Any`, *optional*): the attention mask, in the form that the model takes.
-        kept (`torch.BoolTensor` of shape `(rows, columns)`, *optional*): the columns whose keys and values the cache
-            stores, by default all. The others only fill up shorter rows.
-        appended (`torch.LongTensor`, *optional*): token ids and position ids, `(2, rows, tokens)`, computed after the
-            columns, seen in this pass, and not stored.
-        embed (`Callable`, *optional*): returns the embeddings for this pass and the token ids, instead of the model.
-    """
-
+    # Rows of the canvas; `None` for all of them in order.
     rows: torch.LongTensor | None
+    # The columns of each, `(rows, columns)`, and where in the input the head runs, `(rows, tokens)`.
     columns: torch.LongTensor
     scored: torch.LongTensor
+    # How many columns of the canvas, from the left, the queries attend to.
     num_keys: int
+    # 1 for the columns that are seen, `(all rows, width)`; `None` if all are.
     seen: torch.Tensor | None = None
+    # The first column, if all rows compute the same columns.
     start: int | None = None
+    # The attention mask, in the form that the model takes.
     mask: Any = None
+    # The columns whose keys and values are stored, `(rows, columns)`; by default all. Others fill up shorter rows.
     kept: torch.BoolTensor | None = None
+    # Token ids and position ids, `(2, rows, tokens)`, computed after the columns, seen in this pass, and not stored.
     appended: torch.LongTensor | None = None
+    # Returns the embeddings for this pass and the token ids, instead of the model.
     embed: "Callable[[Pass, torch.LongTensor], torch.Tensor] | None" = None
 
     @property
