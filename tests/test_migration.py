@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""docs/migration.md names settings that exist. (Its Python is run, and its commands are parsed, by test_readme.py.)"""
+"""docs/migration.md names settings that exist. (test_readme.py parses its commands.)"""
 
 import dataclasses
 import re
