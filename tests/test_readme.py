@@ -36,6 +36,7 @@ RUN_ELSEWHERE = {
     "docs/add_a_rule.md": "generation/test_add_a_rule.py",
     "docs/exact.md": "cli/test_exact.py",
     "docs/evaluation.md": "evaluation/lm_eval/test_docs.py",
+    "docs/fine_tune.md": "test_fine_tune.py",
     "docs/hub.md": "hub/test_docs.py",
     "docs/make_a_teacher.md": "test_make_a_teacher.py",
     "docs/reference/hub.md": "hub/test_docs.py",
