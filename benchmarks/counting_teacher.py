@@ -1,8 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What the bundled model can do, and how tokens per pass grow with the length of the answer.
+"""What the bundled model can do, and how its passes grow with the length of the answer.
 
     python benchmarks/counting_teacher.py --output counting.json
-    python benchmarks/counting_teacher.py --model demo-student --thresholds --output counting_student.json
+    python benchmarks/counting_teacher.py --model demo-student --output counting_student.json
 
 Held-out problems of 1 to 3 steps, alone and as the third of a chat, and of 4 to 8 steps, follow-up questions, and what
 people typed, in words that the training does not have (`counting_prompts.json`): everyday problems, follow-up
@@ -16,7 +16,8 @@ number than the right one, or with one where there is none) or refused.
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,6 +30,7 @@ from hf_dparallel.demo.pipeline import BLOCK_LENGTH
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.generation.answerer import Answerer
 from hf_dparallel.generation.configuration import recipe_of
+from hf_dparallel.reports import write_json
 
 
 # The language of the bundled teacher is not part of the package.
@@ -47,73 +49,47 @@ Messages = list[dict[str, str]]
 Prompts = Sequence[tuple[Messages, str]]
 
 
-class Bench:
-    """A model with its tokenizer and the rule that it decodes by."""
+def evaluate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Prompts,
+    max_new_tokens: int = SHORT,
+    **settings: Any,
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns shares of right, garbled and made-up replies, passes, and what was wrong; and the replies."""
+    lengths = {"max_new_tokens": max_new_tokens, "block_length": BLOCK_LENGTH}
+    answerer = Answerer(model, tokenizer, recipe_of(model).updated(**lengths, **settings))
+    chats = [messages for messages, _ in prompts]
+    encoded = tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=True)["input_ids"]
+    answers = dict(answerer.rows(sorted(enumerate(encoded), key=lambda row: len(row[1]))))
+    replies = [
+        tokenizer.decode(answers[row].tokens[: answers[row].num_tokens], skip_special_tokens=True)
+        for row in range(len(prompts))
+    ]
+    verdicts = [verdict(reply, expected) for reply, (_, expected) in zip(replies, prompts, strict=True)]
+    figures: dict[str, Any] = {
+        kind: fmean(kind == one for one in verdicts) for kind in ("right", "garbled", "made up")
+    }
+    figures |= {"nfe": fmean(answer.nfe for answer in answers.values()), "num_prompts": len(prompts)}
+    figures["wrong"] = [
+        [messages[-1]["content"], reply, kind]
+        for messages, reply, kind in zip(chats, replies, verdicts, strict=True)
+        if kind != "right"
+    ]
+    return figures, replies
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: dict[str, Any]):
-        self.model, self.tokenizer, self.settings = model, tokenizer, settings
 
-    def evaluate(self, prompts: Prompts, max_new_tokens: int = SHORT) -> tuple[dict[str, Any], list[str]]:
-        """Shares of right, garbled and made-up replies, passes, and what was wrong; and the replies."""
-        lengths = {"max_new_tokens": max_new_tokens, "block_length": BLOCK_LENGTH}
-        answerer = Answerer(self.model, self.tokenizer, recipe_of(self.model).updated(**lengths, **self.settings))
-        chats = [messages for messages, _ in prompts]
-        encoded = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=True)
-        rows = sorted(enumerate(encoded["input_ids"]), key=lambda row: len(row[1]))
-        answers = [answer for _, answer in sorted(answerer.rows(rows), key=lambda pair: pair[0])]
-        tokens = [answer.tokens[: answer.num_tokens] for answer in answers]
-        replies = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens]
-        verdicts = [verdict(reply, expected) for reply, (_, expected) in zip(replies, prompts, strict=True)]
-        kinds = ("right", "garbled", "made up")
-        figures: dict[str, Any] = {kind: fmean(kind == one for one in verdicts) for kind in kinds}
-        figures["nfe"] = fmean(answer.nfe for answer in answers)
-        figures["tokens_per_forward"] = sum(map(len, tokens)) / sum(answer.nfe for answer in answers)
-        figures["num_prompts"] = len(prompts)
-        figures["wrong"] = [
-            [messages[-1]["content"], reply, kind]
-            for (messages, _), reply, kind in zip(prompts, replies, verdicts, strict=True)
-            if kind != "right"
-        ]
-        return figures, replies
-
-    def abilities(self, num_prompts: int) -> dict[str, dict[str, Any]]:
-        """Measures the figures that the bundled model is to reach."""
-        groups: dict[str, tuple[Prompts, int]] = {
-            "everyday problems": (asked(TYPED["everyday"]), SHORT),
-            "out of reach": (asked(TYPED["out_of_reach"]), SHORT),
-            "other sentences": (asked([text, OTHER] for text in TYPED["other"]), SHORT),
-            "visitors": (asked(TYPED["visitors"]), SHORT),
-            "blind": (asked(TYPED["blind"]), SHORT),
-            "1 to 3 steps": (drawn(num_prompts, 1, steps=range(1, 4)), SHORT),
-            "4 to 8 steps": (drawn(num_prompts, 2, steps=range(4, MAX_STEPS + 1)), LONG),
-            "follow-ups": (drawn(num_prompts, 3, kind="follow-up"), SHORT),
-        }
-        figures = {name: self.evaluate(*group)[0] for name, group in groups.items()}
-        asked_in_turn = [(messages[-1]["content"], expected) for messages, expected in groups["1 to 3 steps"][0]]
-        figures["third problem of a chat"] = self.chats([*zip(*[iter(asked_in_turn)] * 3, strict=False)])
-        figures["typed follow-ups"] = self.chats(TYPED["follow_ups"])
-        figures["blind follow-ups"] = self.chats(TYPED["blind_follow_ups"])
-        return figures
-
-    def chats(self, chats: Sequence[Sequence[tuple[str, str]]]) -> dict[str, Any]:
-        """Measures the last turn of chats of the same length, with the model's own replies before it."""
-        histories: list[Messages] = [[] for _ in chats]
-        figures: dict[str, Any] = {}
-        for turn in zip(*chats, strict=True):
-            for history, (question, _) in zip(histories, turn, strict=True):
-                history.append({"role": "user", "content": question})
-            prompts = [(history, expected) for history, (_, expected) in zip(histories, turn, strict=True)]
-            figures, replies = self.evaluate(prompts)
-            for history, reply in zip(histories, replies, strict=True):
-                history.append({"role": "assistant", "content": reply})
-        return figures
-
-    def growth(self, num_prompts: int) -> dict[str, dict[str, Any]]:
-        """Measures accuracy, passes and tokens per pass by steps."""
-        return {
-            str(steps): self.evaluate(drawn(num_prompts, 4, steps=[steps]), LONG)[0]
-            for steps in range(1, MAX_STEPS + 1)
-        }
+def evaluate_chats(ask: Callable[[Prompts], Any], chats: Sequence[Sequence[tuple[str, str]]]) -> dict[str, Any]:
+    """Measures the last turn of chats of the same length, with the model's own replies before it."""
+    histories: list[Messages] = [[] for _ in chats]
+    figures: dict[str, Any] = {}
+    for turn in zip(*chats, strict=True):
+        for history, (question, _) in zip(histories, turn, strict=True):
+            history.append({"role": "user", "content": question})
+        figures, replies = ask([(history, expected) for history, (_, expected) in zip(histories, turn, strict=True)])
+        for history, reply in zip(histories, replies, strict=True):
+            history.append({"role": "assistant", "content": reply})
+    return figures
 
 
 def verdict(reply: str, expected: str) -> str:
@@ -139,24 +115,29 @@ def main() -> None:
     parser.add_argument("--model", default="demo", help="Name or folder, decoded by its own recipe.")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--num_prompts", type=int, default=200, help="Held-out conversations of each group.")
-    thresholds = "Of confidence, for the growth with the number of steps. None: the model's own recipe."
-    parser.add_argument("--thresholds", type=float, nargs="*", default=[0.9], help=thresholds)
     args = parser.parse_args()
-    folder = path_of(args.model)
+    folder, num = path_of(args.model), args.num_prompts
     model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    own = Bench(model, tokenizer, {})
-    growing = {
-        f"confidence_threshold {value}": Bench(model, tokenizer, {"confidence_threshold": value})
-        for value in args.thresholds
-    } or {"its own recipe": own}
-    report = {
-        "abilities": own.abilities(args.num_prompts),
-        "growth": {title: bench.growth(args.num_prompts // 4) for title, bench in growing.items()},
-        "environment": describe_environment(),
+    ask = partial(evaluate, model, AutoTokenizer.from_pretrained(folder))
+    short = drawn(num, 1, steps=range(1, 4))
+    groups: dict[str, tuple[Prompts, int]] = {
+        "everyday problems": (asked(TYPED["everyday"]), SHORT),
+        "out of reach": (asked(TYPED["out_of_reach"]), SHORT),
+        "other sentences": (asked([text, OTHER] for text in TYPED["other"]), SHORT),
+        "visitors": (asked(TYPED["visitors"]), SHORT),
+        "blind": (asked(TYPED["blind"]), SHORT),
+        "1 to 3 steps": (short, SHORT),
+        "4 to 8 steps": (drawn(num, 2, steps=range(4, MAX_STEPS + 1)), LONG),
+        "follow-ups": (drawn(num, 3, kind="follow-up"), SHORT),
+        **{f"{steps} steps": (drawn(num // 4, 4, steps=[steps]), LONG) for steps in range(1, MAX_STEPS + 1)},
     }
-    args.output.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    for name, figures in report["abilities"].items():
+    report = {name: ask(*group)[0] for name, group in groups.items()}
+    in_turn = [(messages[-1]["content"], expected) for messages, expected in short]
+    report["third problem of a chat"] = evaluate_chats(ask, [*zip(*[iter(in_turn)] * 3, strict=False)])
+    report["typed follow-ups"] = evaluate_chats(ask, TYPED["follow_ups"])
+    report["blind follow-ups"] = evaluate_chats(ask, TYPED["blind_follow_ups"])
+    write_json({"abilities": report, "environment": describe_environment()}, args.output)
+    for name, figures in report.items():
         print(name, {kind: value for kind, value in figures.items() if kind != "wrong"})
 
 

@@ -22,15 +22,12 @@ length are computed together.
 Forward and backward passes are in bf16, on a copy of the float32 weights, and so is what Muon computes: CPUs with
 instructions for bf16 (AVX512_BF16, AMX) are four times faster in it, others are much slower.
 
-A run that was stopped goes on where it was when the same command is given again. Each step draws its rows from the
-seed and its number, so the result is the same.
+Each step draws its rows from the seed and its number.
 """
 
 import argparse
 import copy
-import json
 import random
-import time
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -75,7 +72,7 @@ LEARNING_RATES, WEIGHT_DECAY = {"muon": 0.005, "adamw": 8e-4}, 0.1
 HOT_STEPS, DECAY_SHARE, FIRST_CYCLE = 6000, 0.4, 24000
 # The weights that are saved are a moving average over about a hundred steps, which are good before the decay too.
 AVERAGE_DECAY = 0.99
-STEPS_PER_LOG, STEPS_PER_SAVE = 20, 100
+STEPS_PER_SAVE = 100
 
 
 class Row(NamedTuple):
@@ -189,7 +186,12 @@ def draw_masked(
         colons = (reply == tokenizer.convert_tokens_to_ids(":")).nonzero()[:, 0].tolist()
         # The sums decide the results, and the token with which an answer goes on or stops.
         cuts = [colons[-1] + 1] if is_stop else [step[place] for step in steps for place in (1, 3)]
-        return mask_exchange(cuts, at([*(step[3] for step in steps), *copies]), num_blocks, rng)
+        results = at([*(step[3] for step in steps), *copies])
+        # The cut alone is scored, or less often the results are.
+        if rng.random() >= 0.7:
+            return results, results, num_blocks
+        cut = rng.choice(cuts)
+        return position >= cut, at([cut]), min(cut // BLOCK_LENGTH + 1 + draw_masked_blocks(rng), NUM_BLOCKS)
     draws = torch.rand(CANVAS, generator=torch.Generator().manual_seed(rng.getrandbits(32)))
     for step, copied in zip(steps, copies, strict=False):
         draws[copied] = torch.minimum(draws[copied], draws[step[3]])
@@ -219,17 +221,6 @@ def draw_masked(
     masked = position >= cut
     num_blocks = (cut + 7) // BLOCK_LENGTH + 1 + draw_masked_blocks(rng)
     return masked, masked & (position < cut + 8), min(num_blocks, NUM_BLOCKS)
-
-
-def mask_exchange(
-    cuts: list[int], results: torch.BoolTensor, num_blocks: int, rng: random.Random
-) -> tuple[torch.BoolTensor, torch.BoolTensor, int]:
-    """Masks all from a cut on, which alone is scored, or less often the results."""
-    if rng.random() >= 0.7:
-        return results, results, num_blocks
-    cut = rng.choice(cuts)
-    num_blocks = min(cut // BLOCK_LENGTH + 1 + draw_masked_blocks(rng), NUM_BLOCKS)
-    return torch.arange(CANVAS) >= cut, at([cut]), num_blocks
 
 
 def find_numbers(reply: torch.LongTensor, tokenizer: PreTrainedTokenizerFast) -> list[int]:
@@ -274,52 +265,13 @@ def training_loss(model: LLaDAForMaskedDiffusion, rows: list[Row]) -> torch.Tens
     return cross_entropy(logits.float(), ids[scored], reduction="sum")
 
 
-class Muon(torch.optim.Optimizer):
-    """Muon (https://kellerjordan.github.io/posts/muon/), all matrices of one shape together.
-
-    `torch.optim.Muon` takes one matrix after the other.
-    """
-
-    def __init__(self, matrices: list[torch.nn.Parameter], lr: float, weight_decay: float, momentum: float = 0.95):
-        super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        """Moves each matrix along its orthogonalized momentum."""
-        (group,) = self.param_groups
-        by_shape: dict[torch.Size, list[torch.nn.Parameter]] = {}
-        for matrix in group["params"]:
-            by_shape.setdefault(matrix.shape, []).append(matrix)
-        for (rows, columns), matrices in by_shape.items():
-            updates = orthogonalize(torch.stack([self._nesterov(matrix, group["momentum"]) for matrix in matrices]))
-            updates *= max(1.0, rows / columns) ** 0.5
-            for matrix, update in zip(matrices, updates, strict=True):
-                matrix.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update, alpha=group["lr"])
-
-    def _nesterov(self, matrix: torch.nn.Parameter, momentum: float) -> torch.Tensor:
-        average = self.state[matrix].setdefault("momentum", torch.zeros_like(matrix))
-        average.lerp_(matrix.grad, 1 - momentum)
-        return matrix.grad.lerp(average, momentum)
-
-
-def orthogonalize(matrices: torch.Tensor) -> torch.Tensor:
-    """Brings all singular values of matrices near 1 by five Newton-Schulz steps."""
-    is_tall = matrices.shape[1] > matrices.shape[2]
-    wide = (matrices.mT if is_tall else matrices).bfloat16()
-    wide = wide / wide.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
-    for _ in range(5):
-        gram = wide @ wide.mT
-        wide = 3.4445 * wide + (-4.775 * gram + 2.0315 * gram @ gram) @ wide
-    return (wide.mT if is_tall else wide).float()
-
-
 class Training:
-    """Model, average and optimizers, with their checkpoints."""
+    """Model, average and optimizers."""
 
-    def __init__(self, args: argparse.Namespace):
-        self.args, self.step, self.log = args, 0, []
-        self.first_cycle = min(FIRST_CYCLE, args.num_steps)
-        torch.manual_seed(args.seed)
+    def __init__(self, num_steps: int, seed: int):
+        self.num_steps, self.seed, self.step = num_steps, seed, 0
+        self.first_cycle = min(FIRST_CYCLE, num_steps)
+        torch.manual_seed(seed)
         self.tokenizer = build_conversation_tokenizer()
         self.model = build_model(self.tokenizer)
         place_numbers(self.model, self.tokenizer)
@@ -332,45 +284,20 @@ class Training:
         ids = {id(parameter) for parameter in matrices}
         others = [parameter for parameter in self.model.parameters() if id(parameter) not in ids]
         self.optimizers = {
-            "muon": Muon(matrices, lr=LEARNING_RATES["muon"], weight_decay=WEIGHT_DECAY),
+            "muon": torch.optim.Muon(matrices, lr=LEARNING_RATES["muon"], weight_decay=WEIGHT_DECAY),
             "adamw": torch.optim.AdamW(others, lr=LEARNING_RATES["adamw"], betas=(0.9, 0.98), weight_decay=0.0),
         }
 
-    def load(self) -> None:
-        """Goes on from the last checkpoint, if there is one."""
-        path = self.args.output_dir / "state.pt"
-        if path.exists():
-            state = torch.load(path)
-            self.step, self.log = state["step"], state["log"]
-            self.model.load_state_dict(state["model"])
-            self.fast.load_state_dict(state["model"])
-            self.average.load_state_dict(state["average"])
-            for optimizer, saved in zip(self.optimizers.values(), state["optimizers"], strict=True):
-                optimizer.load_state_dict(saved)
-
-    def save(self) -> None:
-        """Writes a checkpoint, and the averaged model in bf16 with its tokenizer and the loss curve."""
-        folder = self.args.output_dir
-        folder.mkdir(parents=True, exist_ok=True)
-        state = {
-            "model": self.model.state_dict(),
-            "average": self.average.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers.values()],
-            "step": self.step,
-            "log": self.log,
-        }
-        # An interruption leaves the former checkpoint whole.
-        torch.save(state, folder / "new.pt")
-        (folder / "new.pt").replace(folder / "state.pt")
-        copy.deepcopy(self.average).to(torch.bfloat16).save_pretrained(folder / "model")
+    def save(self, folder: Path) -> None:
+        """Writes the averaged model in bf16 with its tokenizer."""
+        copy.deepcopy(self.average).to(torch.bfloat16).save_pretrained(folder)
         tokenizer = copy.deepcopy(self.tokenizer)
         tokenizer.chat_template = f"{MEMORY}{tokenizer.chat_template}"
-        tokenizer.save_pretrained(folder / "model")
-        (folder / "model" / "training_log.json").write_text("".join(json.dumps(entry) + "\n" for entry in self.log))
+        tokenizer.save_pretrained(folder)
 
-    def train_step(self) -> tuple[float, int]:
-        """Returns the mean loss of the scored tokens, and the number of all tokens."""
-        rows = draw_rows(self.args.seed, self.step, self.step / self.first_cycle, self.tokenizer)
+    def train_step(self) -> float:
+        """Returns the mean loss of the scored tokens."""
+        rows = draw_rows(self.seed, self.step, self.step / self.first_cycle, self.tokenizer)
         num_scored = sum(int(row.scored.sum()) for row in rows)
         total = 0.0
         for batch in split_rows(rows):
@@ -390,12 +317,12 @@ class Training:
                 average.lerp_(parameter, 1 - AVERAGE_DECAY)
                 fast.copy_(parameter)
         self.step += 1
-        return total, sum(len(row.ids) for row in rows)
+        return total
 
     def _scale(self) -> float:
         """Scales by warm-up, a constant, decay with the root of the steps, and to zero at the end of each cycle."""
         is_first = self.step < self.first_cycle
-        start, end = (0, self.first_cycle) if is_first else (self.first_cycle, self.args.num_steps)
+        start, end = (0, self.first_cycle) if is_first else (self.first_cycle, self.num_steps)
         rising = min((self.step - start + 1) / WARMUP_STEPS, 1.0)
         left = (end - self.step) / (end - start)
         return min(rising, (HOT_STEPS / (self.step + 1)) ** 0.5) * min(left / DECAY_SHARE, 1.0)
@@ -406,22 +333,17 @@ def main() -> None:
     parser.add_argument("--output_dir", type=Path, required=True)
     parser.add_argument("--num_steps", type=int, default=50000)
     parser.add_argument("--seed", type=int, default=0)
-    training = Training(parser.parse_args())
-    training.load()
+    args = parser.parse_args()
+    training = Training(args.num_steps, args.seed)
     # A third faster, after two minutes.
     training.fast.compile(dynamic=True)
-    print(f"{training.model.num_parameters():,} parameters, from step {training.step}", flush=True)
-    losses, num_tokens, start = [], 0, time.time()
-    while training.step < training.args.num_steps:
-        loss, tokens = training.train_step()
-        losses.append(loss)
-        num_tokens += tokens
-        if training.step % STEPS_PER_LOG == 0:
-            training.log.append({"step": training.step, "loss": round(sum(losses) / len(losses), 4)})
-            print(training.log[-1], f"{num_tokens / (time.time() - start):.0f} tokens/s", flush=True)
+    losses = []
+    while training.step < args.num_steps:
+        losses.append(training.train_step())
+        if training.step % STEPS_PER_SAVE == 0 or training.step == args.num_steps:
+            print(f"step {training.step}: loss {sum(losses) / len(losses):.4f}", flush=True)
             losses.clear()
-        if training.step % STEPS_PER_SAVE == 0 or training.step == training.args.num_steps:
-            training.save()
+            training.save(args.output_dir / "model")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from counting_teacher import TYPED, Bench, asked
+from counting_teacher import TYPED, asked, evaluate
 from datasets import Dataset
 from peft import PeftModel
 from teacher.tokenizer import MEMORY, build_conversation_tokenizer
@@ -65,13 +65,13 @@ def test_bundled_student_answers_the_examples_of_the_page(questions, end):
 def test_bundled_student_never_babbles():
     """On what visitors of its page typed."""
     model = AutoModelForMaskedLM.from_pretrained(STUDENT, dtype="float32")
-    figures, _ = Bench(model, AutoTokenizer.from_pretrained(STUDENT), {}).evaluate(asked(TYPED["visitors"]))
+    figures, _ = evaluate(model, AutoTokenizer.from_pretrained(STUDENT), asked(TYPED["visitors"]))
     assert figures["garbled"] == 0.0, figures["wrong"]
     assert figures["right"] >= 0.85, figures["wrong"]
 
 
 def test_the_folder_of_the_student_is_that_of_an_adapter_and_of_a_model():
-    """`python scripts/bundle_student.py` writes it."""
+    """`python scripts/train_demo_student.py --bundle` writes it."""
     teacher, student = Path(TEACHER), Path(STUDENT)
     assert (student / "config.json").read_text() == (teacher / "config.json").read_text()
     assert AutoConfig.from_pretrained(TEACHER).dtype == torch.float32
