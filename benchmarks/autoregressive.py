@@ -48,7 +48,6 @@ def main() -> None:
     parser.add_argument("--prompt_lengths", type=int, nargs="+", default=[64, 512])
     parser.add_argument("--max_new_tokens", type=int, default=128, help="tokens of an answer, a multiple of 32")
     parser.add_argument("--passes", type=int, default=32, help="passes for an answer, a multiple of its blocks of 32")
-    parser.add_argument("--caches", nargs="+", default=["none", "prefix", "dual", "block"])
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=int, default=1, help="decodes that are timed; their median counts")
@@ -106,8 +105,6 @@ def compare(
     calls = {"llama": llama_decoding(llama, prompts, num_tokens)}
     passes = {}
     for kind, cache in ((kind, cache) for kind, caches in CACHES.items() for cache in caches):
-        if cache not in arguments.caches:
-            continue
         config = fixed_recipe(models[kind], num_tokens, BLOCK_LENGTH, None if cache == "none" else cache)
         # Where everything is computed all passes cost the same, so that one in each block does.
         passes[kind, cache] = num_tokens // BLOCK_LENGTH if cache == "none" else arguments.passes

@@ -19,18 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from speed import (
-    SHAPES,
-    fixed_recipe,
-    measure_peak_memory,
-    random_model,
-    random_prompts,
-)
+from speed import SHAPES, fixed_recipe, measure_peak_memory, random_model, random_prompts, timed
 from transformers import HfArgumentParser, PreTrainedModel
 
 from hf_dparallel import LLaDAConfig
 from hf_dparallel.environment import describe_environment
-from hf_dparallel.reports import write_json
+from hf_dparallel.reports import markdown_table, write_json
 
 
 # By our name, the published function of each model.
@@ -66,6 +60,8 @@ OFFICIAL_LLADA_CONFIG = {
 class SpeedArguments:
     """What is decoded, and how."""
 
+    against: str = field(metadata={"help": "A checkout of the official dParallel repository."})
+    against_python: str = field(default=sys.executable, metadata={"help": "Python of an environment that runs it."})
     shape: str = field(default="small", metadata={"help": f"Shape of the model: {', '.join(SHAPES)}."})
     passes: int = field(default=64, metadata={"help": "Forward passes for an answer, about."})
     prompt_length: int = field(default=64, metadata={"help": "Tokens of a prompt."})
@@ -74,18 +70,10 @@ class SpeedArguments:
     dtype: str = field(default="float32", metadata={"help": "Of the weights."})
     device: str = field(default="cpu", metadata={"help": "cpu or cuda."})
     repeats: int = field(default=3, metadata={"help": "Decodes that are timed; their median counts."})
-
-
-@dataclass
-class AgainstArguments:
-    """The other code, and where the figures go."""
-
-    against: str = field(metadata={"help": "A checkout of the official dParallel repository."})
-    against_python: str = field(default=sys.executable, metadata={"help": "Python of an environment that runs it."})
     output: str | None = field(default=None, metadata={"help": "JSON file for the figures."})
 
 
-def compare(arguments: SpeedArguments, checkout: str, python: str) -> dict[str, Any]:
+def compare(arguments: SpeedArguments) -> dict[str, Any]:
     """Runs both implementations on one prompt and prints a table of both."""
     dtype = getattr(torch, arguments.dtype)
     model = random_model(arguments.shape, dtype, arguments.device)
@@ -94,23 +82,17 @@ def compare(arguments: SpeedArguments, checkout: str, python: str) -> dict[str, 
     threshold = find_threshold(model, prompt, arguments)
     settings = {"gen_length": arguments.max_new_tokens, "block_length": arguments.block_length, "threshold": threshold}
     runs = [{"function": functions[cache], **settings} for cache in functions]
-    official = run_official(model, prompt, runs, arguments, checkout, python)
-    print(f"\nentropy threshold {threshold:.4f}\n")
-    print("| Cache | Code | Passes | Seconds | Tokens/s | ms/pass | Memory, MB | Same tokens | Tokens/s, ratio |")
-    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | --- | ---: |")
-    rows = []
+    official = run_official(model, prompt, runs, arguments)
+    rows, lines = [], []
     for cache, theirs in zip(functions, official, strict=True):
         ours = time_ours(model, prompt, threshold, arguments, cache)
         same = ours.pop("tokens") == theirs.pop("tokens")
         rows.append({"cache": cache, "ours": ours, "official": theirs, "same_tokens": same})
         for name, row in (("official", theirs), ("ours", ours)):
-            ratio = theirs["seconds"] / row["seconds"]
-            print(
-                f"| {cache} | {name} | {row['nfe']} | {row['seconds']:.2f} | "
-                f"{arguments.max_new_tokens / row['seconds']:.2f} | {1000 * row['seconds'] / row['nfe']:.0f} | "
-                f"{row['peak_memory_mb']:.0f} | {same} | {ratio:.2f} |",
-                flush=True,
-            )
+            figures = (row["nfe"], f"{row['seconds']:.2f}", f"{row['peak_memory_mb']:.0f}")
+            lines.append((cache, name, same, *figures, f"{theirs['seconds'] / row['seconds']:.2f}"))
+    header = ["Cache", "Code", "Same tokens", "Passes", "Seconds", "Memory, MB", "Speed-up"]
+    print(f"\nentropy threshold {threshold:.4f}\n\n{markdown_table(header, lines, num_text_columns=3)}")
     return {
         "rows": rows,
         "threshold": threshold,
@@ -144,27 +126,21 @@ def time_ours(
     """Returns our `generate`'s median time, passes and tokens."""
     memory = measure_peak_memory(lambda: decode(model, prompt, threshold, arguments, cache), arguments.device)
     clock = time.process_time if arguments.device == "cpu" else time.perf_counter
-    seconds = []
-    for _ in range(arguments.repeats):
-        start = clock()
-        out = decode(model, prompt, threshold, arguments, cache)
-        tokens = out.sequences[0, prompt.shape[1] :].tolist()
-        seconds.append(clock() - start)
+    seconds = [
+        timed(lambda: decode(model, prompt, threshold, arguments, cache), arguments.device, clock)
+        for _ in range(arguments.repeats)
+    ]
+    out = decode(model, prompt, threshold, arguments, cache)
     return {
         "seconds": statistics.median(seconds),
         "nfe": out.nfe.item(),
         "peak_memory_mb": memory,
-        "tokens": tokens,
+        "tokens": out.sequences[0, prompt.shape[1] :].tolist(),
     }
 
 
 def run_official(
-    model: PreTrainedModel,
-    prompt: torch.LongTensor,
-    runs: list[dict[str, Any]],
-    arguments: SpeedArguments,
-    checkout: str,
-    python: str,
+    model: PreTrainedModel, prompt: torch.LongTensor, runs: list[dict[str, Any]], arguments: SpeedArguments
 ) -> list[dict[str, Any]]:
     """Runs the official functions on the same weights, in a process of the other environment."""
     with tempfile.TemporaryDirectory() as folder:
@@ -177,7 +153,7 @@ def run_official(
         config |= {"rope_theta": model.config.rope_parameters["rope_theta"], "torch_dtype": arguments.dtype}
         path.write_text(json.dumps(config))
         task = {
-            "checkout": str(Path(checkout).resolve()),
+            "checkout": str(Path(arguments.against).resolve()),
             "weights": folder,
             "model_type": model.config.model_type,
             "mask_token_id": model.config.mask_token_id,
@@ -190,7 +166,7 @@ def run_official(
         }
         result = Path(folder, "result.json")
         subprocess.run(
-            [python, str(Path(__file__).with_name("official_decode.py")), str(result)],
+            [arguments.against_python, str(Path(__file__).with_name("official_decode.py")), str(result)],
             input=json.dumps(task),
             text=True,
             check=True,
@@ -199,10 +175,10 @@ def run_official(
 
 
 def main() -> None:
-    arguments, against = HfArgumentParser([SpeedArguments, AgainstArguments]).parse_args_into_dataclasses()
-    figures = compare(arguments, against.against, against.against_python)
-    if against.output is not None:
-        write_json(figures, against.output)
+    (arguments,) = HfArgumentParser(SpeedArguments).parse_args_into_dataclasses()
+    figures = compare(arguments)
+    if arguments.output is not None:
+        write_json(figures, arguments.output)
 
 
 if __name__ == "__main__":

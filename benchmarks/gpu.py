@@ -2,25 +2,22 @@
 """Everything there is to measure on a GPU, in stages, for as long as there is one.
 
     python benchmarks/gpu.py --output_dir gpu_results --seconds 500          # the stages that are missing there
+    python benchmarks/gpu.py --output_dir gpu_results --quick                # the first shape alone, in three minutes
     python benchmarks/gpu.py --output_dir gpu_results --stages 'decode-*'    # some of them
     python benchmarks/gpu.py --output_dir gpu_results --table > gpu.md       # tables of what is there
 
-Needs torch, transformers and peft; bitsandbytes for `train-*-4bit`, pytest for `tests`, and checkouts for
-`official-*`. Each stage is a process of its own, so that memory and compiled code of one do not weigh on the next. It
-writes each row as soon as it is measured, errors included, and the next run goes on from there. To measure a stage
-again, delete its file.
+Needs torch, transformers and peft. Each row is written as soon as it is measured, errors included, and the next run
+goes on from there. To measure a stage again, delete its file.
 
 The weights are random, and the models decode on a fixed schedule in as many passes as the paper took on GSM8K.
 """
 
-import contextlib
 import fnmatch
 import functools
+import gc
 import json
+import math
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 import traceback
@@ -31,18 +28,15 @@ from pathlib import Path
 from typing import Any
 
 import autoregressive
-import decode
 import torch
 import train
 from speed import SHAPES, measure_decoding, measure_machine, random_model, random_prompts
 from transformers import HfArgumentParser
-from transformers.utils import is_bitsandbytes_available
 
 from hf_dparallel.environment import describe_environment, device_name
 from hf_dparallel.reports import markdown_table, write_json
 
 
-GPU_TESTS = Path(__file__).parents[1] / "tests" / "device" / "test_gpu.py"
 # Passes for 256 tokens: dParallel's on GSM8K (tables 1 and 2 of https://arxiv.org/abs/2509.26488).
 PASSES = {"llada-8b": 30, "dream-7b": 39}
 BLOCK_LENGTH = 32
@@ -82,12 +76,19 @@ class KitArguments:
     prompt_lengths: list[int] = field(default_factory=lambda: [64, 2048], metadata={"help": "Tokens of a prompt."})
     max_new_tokens: int = field(default=256, metadata={"help": "Tokens of an answer."})
     repeats: int = field(default=3, metadata={"help": "Calls that are timed; their median counts."})
-    seconds: float = field(default=86400, metadata={"help": "When to end, whatever is under way."})
+    seconds: float = field(default=math.inf, metadata={"help": "Start nothing after so many."})
+    quick: bool = field(
+        default=False, metadata={"help": "The first shape, batch size and prompt length, timed once, in 150 seconds."}
+    )
     device: str = field(default="cuda", metadata={"help": "cuda, or cpu to try it."})
     dtype: str = field(default="bfloat16", metadata={"help": "Of the weights."})
-    against: str | None = field(default=None, metadata={"help": "A checkout of the official dParallel repository."})
-    against_python: str = field(default=sys.executable, metadata={"help": "Python of an environment that runs it."})
-    in_this_process: bool = field(default=False, metadata={"help": "As each stage is started."})
+
+    def __post_init__(self):
+        if self.quick:
+            self.shapes, self.batch_sizes, self.prompt_lengths = (
+                values[:1] for values in (self.shapes, self.batch_sizes, self.prompt_lengths)
+            )
+            self.repeats, self.seconds = 1, min(self.seconds, 150.0)
 
     def passes(self, shape: str) -> int:
         """Returns the forward passes for an answer, in proportion to its length."""
@@ -96,34 +97,21 @@ class KitArguments:
 
 def stages(arguments: KitArguments) -> dict[str, Callable[[], Measurements]]:
     """Returns the stages by name, the most wanted first."""
-    stage, shapes = functools.partial, arguments.shapes
-    found = {f"decode-{shape}": stage(decoding, arguments, shape) for shape in shapes}
-    found |= {f"autoregressive-{shape}": stage(llama_decoding, arguments, shape) for shape in shapes}
-    found |= {f"compiled-{shape}": stage(decoding, arguments, shape, "compiled") for shape in shapes}
-    found |= {f"train-{shape}": stage(training, arguments, shape) for shape in shapes}
-    found |= {f"ragged-{shape}": stage(decoding, arguments, shape, "ragged") for shape in shapes}
-    if is_bitsandbytes_available():
-        found |= {f"train-{shape}-4bit": stage(training, arguments, shape, load_in_4bit=True) for shape in shapes}
-    if arguments.against is not None:
-        published = [shape for shape in shapes if SHAPES[shape].model_type in decode.OFFICIAL_FUNCTIONS]
-        found |= {f"official-{shape}": stage(official_decoding, arguments, shape) for shape in published}
-    found |= {"tests": run_tests}
+    kinds = {
+        "decode": decoding,
+        "autoregressive": llama_decoding,
+        "train": training,
+        "compiled": functools.partial(decoding, compiled=True),
+    }
+    found = {
+        f"{kind}-{shape}": functools.partial(measure, arguments, shape)
+        for kind, measure in kinds.items()
+        for shape in arguments.shapes
+    }
     return {name: stage for name, stage in found.items() if fnmatch.fnmatch(name, arguments.stages)}
 
 
-def run_tests() -> Measurements:
-    """Runs the tests that need a GPU."""
-
-    def run() -> dict[str, Any]:
-        # Without the repository's own options, some of which need plugins.
-        command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-m", "gpu", "-q", str(GPU_TESTS)]
-        result = subprocess.run(command, capture_output=True, text=True, cwd=GPU_TESTS.parents[2])
-        return {"exit_code": result.returncode, "output": (result.stdout + result.stderr)[-4000:]}
-
-    yield {}, run
-
-
-def decoding(arguments: KitArguments, shape: str, variant: str = "plain") -> Measurements:
+def decoding(arguments: KitArguments, shape: str, compiled: bool = False) -> Measurements:
     """Times decoding beside the least time that reading the weights and multiplying with them takes."""
     dtype = getattr(torch, arguments.dtype)
     model, machine = random_model(shape, dtype, arguments.device), measure_machine(dtype, arguments.device)
@@ -139,8 +127,7 @@ def decoding(arguments: KitArguments, shape: str, variant: str = "plain") -> Mea
             passes=arguments.passes(shape),
             cache=None if cache == "none" else cache,
             repeats=arguments.repeats,
-            compiled=variant == "compiled",
-            ragged=variant == "ragged",
+            compiled=compiled,
             profiled=True,
         )
         return figures | vars(machine)
@@ -148,7 +135,7 @@ def decoding(arguments: KitArguments, shape: str, variant: str = "plain") -> Mea
     every = product(arguments.prompt_lengths, arguments.batch_sizes, CACHES[SHAPES[shape].model_type])
     for prompt_length, batch_size, cache in every:
         of = {"prompt_length": prompt_length, "batch_size": batch_size, "cache": cache}
-        yield {"shape": shape, "variant": variant} | of, functools.partial(run, **of)
+        yield {"shape": shape, "compiled": compiled} | of, functools.partial(run, **of)
 
 
 def llama_decoding(arguments: KitArguments, shape: str) -> Measurements:
@@ -168,55 +155,40 @@ def llama_decoding(arguments: KitArguments, shape: str) -> Measurements:
         yield {"shape": shape} | of, functools.partial(run, **of)
 
 
-def training(arguments: KitArguments, shape: str, load_in_4bit: bool = False) -> Measurements:
+def training(arguments: KitArguments, shape: str) -> Measurements:
     """Times loss and backward pass with LoRA, on two sequences of the paper's length."""
     settings = train.TrainingSpeedArguments(
         shape=shape,
         dtype=arguments.dtype,
         device=arguments.device,
-        load_in_4bit=load_in_4bit,
         repeats=arguments.repeats,
         max_length=arguments.prompt_lengths[0] + arguments.max_new_tokens,
         prompt_length=arguments.prompt_lengths[0],
-        # The official loss is that of LLaDA.
-        against=arguments.against if SHAPES[shape].model_type == "llada" else None,
     )
     with tempfile.TemporaryDirectory() as folder:
         for of, run in train.measurements(settings, folder):
-            yield {"shape": shape, "load_in_4bit": load_in_4bit, **of}, run
+            yield {"shape": shape, **of}, run
 
 
-def official_decoding(arguments: KitArguments, shape: str) -> Measurements:
-    """Times the official code on the same weights, at an entropy threshold of about as many passes."""
-    settings = decode.SpeedArguments(
-        shape=shape,
-        passes=arguments.passes(shape),
-        prompt_length=arguments.prompt_lengths[0],
-        max_new_tokens=arguments.max_new_tokens,
-        dtype=arguments.dtype,
-        device=arguments.device,
-        repeats=1,
-    )
-    yield {"shape": shape}, lambda: decode.compare(settings, arguments.against, arguments.against_python)
-
-
-def run_stage(name: str, measurements: Measurements, folder: Path) -> None:
+def run_stage(name: str, measurements: Callable[[], Measurements], folder: Path, end: float) -> None:
     """Writes the rows of a stage, each as soon as it is measured, after those that an earlier run left behind."""
     path = folder / f"{name}.json"
     device = device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     result = {"stage": name, "rows": [], "device": device, "environment": describe_environment(), "is_complete": False}
     if path.exists():
         result = json.loads(path.read_text())
-    for of, run in measurements:
+    if result["is_complete"]:
+        return
+    for of, run in measurements():
         if any(of.items() <= row.items() for row in result["rows"]):
             continue
+        if time.monotonic() >= end:
+            return
         try:
             row = of | run()
         except Exception as error:  # noqa: BLE001
             traceback.print_exc()
             row = of | {"error": f"{type(error).__name__}: {error}"}
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
         result["rows"].append(row)
         write(result, path)
     write(result | {"is_complete": True}, path)
@@ -226,25 +198,6 @@ def write(result: dict[str, Any], path: Path) -> None:
     """Writes all of a file or nothing, whenever the process is ended."""
     write_json(result, path.with_suffix(".new"))
     path.with_suffix(".new").replace(path)
-
-
-def run_in_a_process(name: str, seconds: float) -> None:
-    """Runs a stage, and ends it with all that it has started when the time is over."""
-    process = subprocess.Popen(
-        [sys.executable, __file__, *sys.argv[1:], "--stages", name, "--in_this_process"], process_group=0
-    )
-    try:
-        print(f"{name} ended with exit code {process.wait(seconds)}", flush=True)
-    except subprocess.TimeoutExpired:
-        print(f"{name} was stopped: the time is over", flush=True)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def is_complete(path: Path) -> bool:
-    """Tells whether a stage has measured all its rows."""
-    return path.exists() and json.loads(path.read_text())["is_complete"]
 
 
 def key_of(row: Mapping[str, Any]) -> tuple[str, int, int]:
@@ -270,22 +223,14 @@ def tables(folder: Path) -> str:
         for row in decoded:
             row["pays_from"] = row["ms_per_pass"] / of_llama.get(key_of(row), float("nan"))
         columns = DECODING_COLUMNS | {"Faster than a Llama from, tokens/pass": ("pays_from", ".1f")}
-        parts.append(table(decoded, ["shape", "cache", "variant", "prompt_length", "batch_size"], columns))
+        parts.append(table(decoded, ["shape", "cache", "compiled", "prompt_length", "batch_size"], columns))
     if of_llama:
-        header = ["Llama of the shape", "Prompt", "Batch", "ms/token"]
-        parts.append(markdown_table(header, [[*key, f"{ms:.2f}"] for key, ms in of_llama.items()]))
+        llamas = [row for row in measured if "ms_per_token" in row]
+        parts.append(
+            table(llamas, ["shape", "prompt_length", "batch_size"], {"Llama, ms/token": ("ms_per_token", ".2f")})
+        )
     if trained:
-        parts.append(table(trained, ["shape", "load_in_4bit", "code", "activation_checkpointing"], TRAINING_COLUMNS))
-    for comparison in measured:
-        if "threshold" in comparison:
-            both = [
-                {"cache": row["cache"], "code": code, "same_tokens": row["same_tokens"], **row[code]}
-                for row in comparison["rows"]
-                for code in ("official", "ours")
-            ]
-            columns = {"Passes": ("nfe", "d"), "Seconds": ("seconds", ".2f"), "Memory, MB": ("peak_memory_mb", ".0f")}
-            parts.append(f"{comparison['shape']}\n\n" + table(both, ["cache", "code", "same_tokens"], columns))
-    parts += [f"Tests: {row['output'].strip().splitlines()[-1]}" for row in measured if "exit_code" in row]
+        parts.append(table(trained, ["shape", "activation_checkpointing"], TRAINING_COLUMNS))
     parts += [f"Not measured: {row}" for row in rows if "error" in row]
     return "\n\n".join(parts)
 
@@ -296,7 +241,7 @@ def table(rows: list[dict[str, Any]], settings: list[str], columns: Mapping[str,
         [*(row[name] for name in settings), *(format(row[name], form) for name, form in columns.values())]
         for row in rows
     ]
-    return markdown_table([*settings, *columns], lines, num_text_columns=3)
+    return markdown_table([*settings, *columns], lines, num_text_columns=2)
 
 
 def main() -> None:
@@ -310,13 +255,17 @@ def main() -> None:
     # The next run finds the compiled kernels, too.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str((folder / "compiled").resolve()))
     for name, measurements in stages(arguments).items():
-        if is_complete(folder / f"{name}.json") or time.monotonic() >= end:
-            continue
+        if time.monotonic() >= end:
+            break
         print(f"== {name}", flush=True)
-        if arguments.in_this_process:
-            run_stage(name, measurements(), folder)
-        else:
-            run_in_a_process(name, end - time.monotonic())
+        # The model and the compiled code of the last stage must not weigh on this one.
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.compiler.reset()
+        try:
+            run_stage(name, measurements, folder, end)
+        except Exception:  # noqa: BLE001
+            traceback.print_exc()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from typing import Any
 
 from hf_dparallel.demo.pipeline import fewest_passes
 from hf_dparallel.environment import describe_environment
-from hf_dparallel.evaluation.intervals import wilson_interval
 from hf_dparallel.reports import markdown_table, read_report, write_json
 from hf_dparallel_cli import main as hf_dparallel
 
@@ -29,9 +28,10 @@ SMALL = ["--use_cpu", "--bf16", "false", "--dtype", "float32", "--report_to", "n
 SMALL += ["false", "--max_length", "72", "--per_device_train_batch_size", "32", "--gradient_accumulation_steps", "1"]
 SMALL += ["--drop_long_rows", "--save_strategy", "no", "--lr_scheduler_type", "cosine"]
 # One token in each pass, and the thresholds that are tried.
-ONE = {"denoising_steps": "48"}
-CONFIDENCES, ENTROPIES = {"confidence_threshold": "0.5,0.7,0.9"}, {"entropy_threshold": "0.1,0.3,0.5,0.8,1.1"}
-NUM_QUESTIONS = 600
+ENTROPIES = "entropy_threshold=0.1,0.3,0.5,0.8,1.1"
+TEACHER_SWEEPS = ["denoising_steps=48", "confidence_threshold=0.5,0.7,0.9", ENTROPIES]
+# Of the held-out questions: where thresholds are chosen, and where figures come from.
+HALVES = {"tuning": slice(0, 300), "reported": slice(300, 600)}
 
 
 def run(result: Path, *command: str) -> None:
@@ -70,65 +70,42 @@ def make_models(folder: Path, attention: str, num_steps: Sequence[int], seed: in
     return teacher, student
 
 
-def measure(model: Path, test: Path, *sweeps: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Decodes the held-out questions and returns the answers, by decoding setting."""
-    found = {}
-    for name, values in (pair for sweep in sweeps for pair in sweep.items()):
-        folder = model / f"evaluated-{name}"
+def measure(model: Path, folder: Path, sweeps: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Returns the rows of both halves of the held-out questions, one for each decoding setting."""
+    rows = {}
+    flags = [flag for sweep in sweeps for flag in ("--sweep", sweep)]
+    for half in HALVES:
+        report = model / f"evaluated-{half}"
         run(
-            folder / "report.json",
-            *("evaluate", str(model), "--dataset", str(test), "--num_samples", str(NUM_QUESTIONS), *CANVAS),
-            *("--sweep", f"{name}={values}", "--output_dir", str(folder), "--batch_size", "32"),
+            report / "report.json",
+            *("evaluate", str(model), "--dataset", str(folder / f"{half}.jsonl"), *CANVAS, *flags),
+            *("--output_dir", str(report), "--batch_size", "32"),
         )
-        for row in read_report(folder)["rows"]:
-            found[row["method"]] = row["answers"]
-    return found
+        rows[half] = read_report(report)["rows"]
+    return rows
 
 
-def figures(answers: dict[str, list[float]], part: slice) -> dict[str, Any]:
-    correct, nfe = answers["is_correct"][part], answers["nfe"][part]
-    accuracy = sum(correct) / len(correct)
-    return {
-        "accuracy": accuracy,
-        "accuracy_interval": list(wilson_interval(accuracy, len(correct))),
-        "nfe": sum(nfe) / len(nfe),
-        "num_prompts": len(nfe),
-    }
-
-
-def compare(teacher: dict[str, Any], student: dict[str, Any]) -> dict[str, Any]:
+def compare(
+    teacher: dict[str, list[dict[str, Any]]], student: dict[str, list[dict[str, Any]]]
+) -> dict[str, dict[str, Any]]:
     """Compares one token per pass, the teacher's best threshold and the student's; and returns all that was tried."""
-    reference = next(name for name in teacher if name.startswith("denoising_steps"))
-    half = len(teacher[reference]["nfe"]) // 2
-    tuning, held_out = slice(0, half), slice(half, None)
-    accuracy = figures(teacher[reference], tuning)["accuracy"]
-    rows = {"Teacher, one token per pass": teacher[reference]}
-    for title, answers in (("Teacher", teacher), ("Student", student)):
-        tried = [{"method": name, **figures(each, tuning)} for name, each in answers.items()]
-        name = fewest_passes(tried, accuracy)["method"]
-        rows[f"{title}, {name.replace('_', ' ')}"] = answers[name]
-    return {
-        "rows": {title: figures(answers, held_out) for title, answers in rows.items()},
-        "curves": {
-            title: {name: figures(each, held_out) for name, each in answers.items()}
-            for title, answers in (("teacher", teacher), ("student", student))
-        },
-    }
+    accuracy = teacher["tuning"][0]["accuracy"]
+    rows = {"Teacher, one token per pass": teacher["reported"][0]}
+    for title, tried in (("Teacher", teacher), ("Student", student)):
+        name = fewest_passes(tried["tuning"], accuracy)["method"]
+        row = next(row for row in tried["reported"] if row["method"] == name)
+        rows[f"{title}, {name.replace('_', ' ')}"] = row
+    return {"rows": rows, "curves": {"teacher": teacher["reported"], "student": student["reported"]}}
 
 
 def table(report: dict[str, Any]) -> str:
-    """Writes both attentions' rows, with 95 % intervals, as Markdown."""
-
-    def cells(row: dict[str, Any]) -> tuple[str, str]:
-        (low, high), (least, most) = row["nfe_interval"], row["accuracy_interval"]
-        return f"{row['nfe']:.1f} ({low:.1f} to {high:.1f})", f"{row['accuracy']:.1%} ({least:.1%} to {most:.1%})"
-
-    lines = [
-        (attention.replace("_", "-"), title, *cells(row))
-        for attention in ATTENTIONS
-        if attention in report
-        for title, row in report[attention]["rows"].items()
-    ]
+    """Writes both attentions' rows as Markdown, the accuracy with its 95 % interval."""
+    lines = []
+    for attention in filter(report.get, ATTENTIONS):
+        for title, row in report[attention]["rows"].items():
+            low, high = row["accuracy_interval"]
+            accuracy = f"{row['accuracy']:.1%} ({low:.1%} to {high:.1%})"
+            lines.append((attention.replace("_", "-"), title, f"{row['nfe']:.1f}", accuracy))
     return markdown_table(["Attention", "Method", "Passes", "Accuracy"], lines, num_text_columns=2)
 
 
@@ -141,11 +118,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     report: dict[str, Any] = {"environment": describe_environment(), "num_steps": args.num_steps, "seed": args.seed}
+    questions = (args.folder / "test.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    for half, part in HALVES.items():
+        (args.folder / f"{half}.jsonl").write_text("".join(questions[part]), encoding="utf-8")
     for attention in args.attention:
         teacher, student = make_models(args.folder, attention, args.num_steps, args.seed)
-        test = args.folder / "test.jsonl"
         report[attention] = compare(
-            measure(teacher, test, ONE, CONFIDENCES, ENTROPIES), measure(student, test, ENTROPIES)
+            measure(teacher, args.folder, TEACHER_SWEEPS), measure(student, args.folder, [ENTROPIES])
         )
         write_json(report, args.output)
     print(table(report))

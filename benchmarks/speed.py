@@ -71,7 +71,6 @@ SHAPES: dict[str, LLaDAConfig | DreamConfig | SDARConfig] = {
 }
 # Wide enough for entropies between 0 and several nats.
 _HEAD_LOGIT_STD = 6.0
-_SECONDS_PER_PROBE = 0.5
 
 
 def random_model(
@@ -107,12 +106,10 @@ class Machine:
     Args:
         bandwidth (`float`): bytes per second, read from memory in matrix-vector products.
         flops (`float`): floating-point operations per second in matrix products.
-        nominal_bandwidth (`float`, *optional*): what the driver says of the memory.
     """
 
     bandwidth: float
     flops: float
-    nominal_bandwidth: float | None = None
 
 
 def measure_machine(dtype: torch.dtype, device: str) -> Machine:
@@ -121,17 +118,9 @@ def measure_machine(dtype: torch.dtype, device: str) -> Machine:
     matrix = torch.randn(size, size, device=device).to(dtype)
     vector, other = matrix[:, :1].contiguous(), matrix[: size // 2].contiguous()
     return Machine(
-        bandwidth=matrix.nbytes / _best_time(lambda: matrix @ vector, device),
-        flops=2 * size * size * (size // 2) / _best_time(lambda: other @ matrix, device),
-        nominal_bandwidth=_nominal_bandwidth() if device == "cuda" else None,
+        bandwidth=matrix.nbytes / _seconds_per_call(lambda: matrix @ vector, device),
+        flops=2 * size * size * (size // 2) / _seconds_per_call(lambda: other @ matrix, device),
     )
-
-
-def _nominal_bandwidth() -> float | None:
-    properties = torch.cuda.get_device_properties()
-    # Some builds of torch lack them. Memory moves data twice in a cycle.
-    clock_khz, bits = (getattr(properties, name, None) for name in ("memory_clock_rate", "memory_bus_width"))
-    return 2e3 * clock_khz * bits / 8 if clock_khz and bits else None
 
 
 def floor_seconds(
@@ -163,22 +152,18 @@ def measure_decoding(
     cache: str | None,
     repeats: int,
     compiled: bool = False,
-    ragged: bool = False,
     profiled: bool = False,
 ) -> dict[str, Any]:
     """Decodes random prompts, and returns a row of the table.
 
-    Ragged prompts have between half and all of the length. A profiled decode, after the timed ones, counts launches
-    and waits.
+    A profiled decode, after the timed ones, counts launches and waits.
     """
     config = fixed_recipe(model, max_new_tokens, block_length, cache).updated(denoising_steps=passes)
     prompts = random_prompts(model, batch_size, prompt_length)
     device = model.device.type
-    padding = prompt_length * torch.arange(batch_size) // (2 * batch_size) * ragged
-    mask = (torch.arange(prompt_length) >= padding[:, None]).long().to(device)
 
     def decode() -> None:
-        model.generate(prompts, config, attention_mask=mask)
+        model.generate(prompts, config)
 
     # This also warms up.
     with computed_widths(model) as computed:
@@ -296,25 +281,10 @@ def timed(function: Callable[[], Any], device: str, clock: Callable[[], float] =
     return clock() - start
 
 
-def _best_time(function: Callable[[], Any], device: str) -> float:
-    timed(function, device)
-    if device == "cuda":
-        return _time_on_gpu(function)
-    times: list[float] = []
-    while sum(times) < _SECONDS_PER_PROBE:
-        times.append(timed(function, device))
-    return min(times)
-
-
-def _time_on_gpu(function: Callable[[], Any], count: int = 20) -> float:
-    """Times a call among many, so that neither their launch nor the wait for the last one counts."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(count):
-        function()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / 1000 / count
+def _seconds_per_call(function: Callable[[], Any], device: str, count: int = 5) -> float:
+    """Times several calls together, so that neither their launch nor the wait for the last one counts."""
+    function()
+    return timed(lambda: [function() for _ in range(count)], device) / count
 
 
 def _wait(device: str) -> None:

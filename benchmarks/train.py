@@ -8,7 +8,6 @@ batch. Its drawing of masks is replaced by ours, so that the two losses can be c
 (the official code averages over the tokens of all sequences of a batch, ours first over those of each).
 """
 
-import copy
 import functools
 import importlib.util
 import statistics
@@ -23,22 +22,13 @@ from typing import Any
 
 import torch
 from peft import LoraConfig
-from speed import (
-    SHAPES,
-    measure_peak_memory,
-    random_model,
-    random_prompts,
-)
+from speed import measure_peak_memory, random_model, random_prompts, timed
 from torch.profiler import ProfilerActivity, profile
-from transformers import BitsAndBytesConfig, HfArgumentParser, PreTrainedModel, Trainer
-from transformers.utils.quantization_config import QuantizationConfigMixin
+from transformers import HfArgumentParser, Trainer
 
-from hf_dparallel import (
-    CertaintyForcingConfig,
-    CertaintyForcingTrainer,
-)
+from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer
 from hf_dparallel.environment import describe_environment
-from hf_dparallel.reports import write_json
+from hf_dparallel.reports import markdown_table, write_json
 
 
 @dataclass
@@ -46,10 +36,6 @@ class TrainingSpeedArguments:
     """What is trained on what."""
 
     shape: str = field(default="small", metadata={"help": "Shape of the model, as in benchmarks/speed.py."})
-    vocab_size: int | None = field(
-        default=None,
-        metadata={"help": "Another vocabulary than that of the shape: in small shapes the head is most of the model."},
-    )
     batch_size: int = field(default=2, metadata={"help": "Sequences of a batch; each gives two masked views."})
     max_length: int = field(default=384, metadata={"help": "Tokens of a sequence."})
     prompt_length: int = field(default=64, metadata={"help": "Tokens of its prompt."})
@@ -57,7 +43,6 @@ class TrainingSpeedArguments:
     masking: str = field(default="semi_autoregressive", metadata={"help": "As in CertaintyForcingConfig."})
     lora_rank: int = field(default=32, metadata={"help": "Rank of the adapter."})
     dtype: str = field(default="float32", metadata={"help": "Of the weights."})
-    load_in_4bit: bool = field(default=False, metadata={"help": "Quantize the weights (needs bitsandbytes)."})
     device: str = field(default="cpu", metadata={"help": "cpu or cuda."})
     repeats: int = field(default=3, metadata={"help": "Steps that are timed; their median counts."})
     against: str | None = field(default=None, metadata={"help": "A checkout of the official dParallel repository."})
@@ -68,13 +53,7 @@ class Step:
     """A model with an adapter, a masked batch, and the loss functions to run on them."""
 
     def __init__(self, arguments: TrainingSpeedArguments, output_dir: str):
-        config = copy.deepcopy(SHAPES[arguments.shape])
-        if arguments.vocab_size is not None:
-            special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), arguments.vocab_size - 1)
-            config.update({"vocab_size": arguments.vocab_size, "mask_token_id": arguments.vocab_size - 2, **special})
-        model = random_model(config, getattr(torch, arguments.dtype), arguments.device)
-        if arguments.load_in_4bit:
-            model = load_in_4bit(model)
+        model = random_model(arguments.shape, getattr(torch, arguments.dtype), arguments.device)
         if model.attention != "full":
             model.config.block_length = arguments.block_length
         tokens = random_prompts(model, arguments.batch_size, arguments.max_length).tolist()
@@ -117,27 +96,6 @@ class Step:
         return lambda: trainer.compute_loss(self.model, {"input_ids": self.clean, "prompt_lengths": None})
 
 
-def load_in_4bit(model: PreTrainedModel) -> PreTrainedModel:
-    """Loads the model as a QLoRA training does."""
-    quantization = BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=model.dtype,
-    )
-    return load_quantized(model, quantization)
-
-
-def load_quantized(model: PreTrainedModel, quantization: QuantizationConfigMixin) -> PreTrainedModel:
-    """Saves the model and loads it quantized."""
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        settings = {"dtype": model.dtype, "device_map": {"": model.device}}
-        # Its memory is needed.
-        model.to("meta")
-        return type(model).from_pretrained(folder, quantization_config=quantization, **settings)
-
-
 def load_official_training(checkout: str) -> types.ModuleType:
     """Imports the official training script, which imports DeepSpeed without needing it for the loss."""
     sys.modules.setdefault("deepspeed", types.ModuleType("deepspeed"))
@@ -159,20 +117,16 @@ def measure(step: Step, loss_function: Callable[[], torch.Tensor], device: str, 
         return loss.item()
 
     # Once before the memory is measured: a one-time allocation is not the step's.
-    run()
-    memory = {
-        "tensors_mb": measure_tensor_memory(run, device),
-        "process_mb": measure_peak_memory(run, device),
-    }
+    loss = run()
     # Other programs on the machine should not count.
     clock = time.perf_counter if device == "cuda" else time.process_time
-    seconds = []
-    for _ in range(repeats):
-        start = clock()
-        loss = run()
-        seconds.append(clock() - start)
-    weights_mb = step.model.get_memory_footprint() / 2**20
-    return {"seconds": statistics.median(seconds), "weights_mb": weights_mb, **memory, "loss": loss}
+    return {
+        "tensors_mb": measure_tensor_memory(run, device),
+        "process_mb": measure_peak_memory(run, device),
+        "seconds": statistics.median(timed(run, device, clock) for _ in range(repeats)),
+        "weights_mb": step.model.get_memory_footprint() / 2**20,
+        "loss": loss,
+    }
 
 
 def measure_tensor_memory(function: Callable[[], Any], device: str) -> float | None:
@@ -190,19 +144,6 @@ def measure_tensor_memory(function: Callable[[], Any], device: str) -> float | N
         live += event.nbytes()
         peak = max(peak, live)
     return peak / 2**20
-
-
-def print_table(rows: list[dict[str, Any]]) -> None:
-    """Prints every figure, and the first row's (the official code's, if it ran) over it."""
-    base = rows[0]
-    print("| Code | Checkpointing | Seconds | Tensors, MB | Process, MB | Loss | Time, ratio | Tensors, ratio |")
-    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for row in rows:
-        print(
-            f"| {row['code']} | {'on' if row['activation_checkpointing'] else 'off'} | {row['seconds']:.2f} | "
-            f"{row['tensors_mb']:.0f} | {row['process_mb']:.0f} | {row['loss']:.4f} | "
-            f"{base['seconds'] / row['seconds']:.2f} | {base['tensors_mb'] / row['tensors_mb']:.2f} |"
-        )
 
 
 def measurements(arguments: TrainingSpeedArguments, folder: str) -> Iterator[tuple[dict[str, Any], Callable]]:
@@ -223,7 +164,10 @@ def main() -> None:
     (arguments,) = HfArgumentParser(TrainingSpeedArguments).parse_args_into_dataclasses()
     with tempfile.TemporaryDirectory() as folder:
         rows = [of | run() for of, run in measurements(arguments, folder)]
-    print_table(rows)
+    columns = {"code": "", "activation_checkpointing": "", "seconds": ".2f", "tensors_mb": ".0f", "process_mb": ".0f"}
+    columns |= {"loss": ".4f"}
+    lines = [[format(row[name], form) for name, form in columns.items()] for row in rows]
+    print(markdown_table(list(columns), lines, num_text_columns=2))
     if arguments.output is not None:
         result = {
             "rows": rows,

@@ -79,6 +79,22 @@ def test_the_presets_are_masked_diffusion(attention):
     assert {name for name in both[0] if both[0][name] != both[1][name]} == {"masking"}
 
 
+def test_the_benchmark_chooses_thresholds_on_one_half_and_reports_the_other():
+    def rows(*points):
+        return [{"method": name, "accuracy": accuracy, "nfe": nfe} for name, accuracy, nfe in points]
+
+    compare = runpy.run_path(str(ROOT / "benchmarks" / "make_a_teacher.py"))["compare"]
+    one = ("denoising_steps 48", 0.9, 48.0)
+    bold, careful = ("entropy_threshold 0.5", 0.5, 4.0), ("entropy_threshold 0.1", 0.9, 9.0)
+    tried = {"tuning": rows(one, bold, careful), "reported": rows(one, ("entropy_threshold 0.1", 0.8, 10.0))}
+    found = compare(tried, tried)["rows"]
+    assert {title: row["nfe"] for title, row in found.items()} == {
+        "Teacher, one token per pass": 48.0,
+        "Teacher, entropy threshold 0.1": 10.0,
+        "Student, entropy threshold 0.1": 10.0,
+    }
+
+
 def test_the_table_is_what_the_benchmark_wrote():
     table = runpy.run_path(str(ROOT / "benchmarks" / "make_a_teacher.py"))["table"]
     report = read_json(ROOT / "benchmarks" / "results" / "make_a_teacher.json")
