@@ -130,6 +130,7 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
                 f"`peft_config` must be a plain `LoraConfig` for a model with a causal past, whose adapter acts on "
                 f"masks only, got a {type(peft_config).__name__}."
             )
+        _check_base_is_kept(peft_config, model.config.mask_token_id)
         peft_config.alora_invocation_tokens = [model.config.mask_token_id]
     if peft_config.task_type is not None:
         logger.warning(f"`task_type={peft_config.task_type}` of `peft_config` is replaced by `None`.")
@@ -146,6 +147,24 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
         # It asks transformers for something by its old name.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         return get_peft_model(model, peft_config)
+
+
+def _check_base_is_kept(peft_config: "PeftConfig", mask_token_id: int) -> None:
+    """Raises a `ValueError` for settings by which an adapter on masks would change the answers that it speeds up."""
+    targets, tokens = peft_config.target_modules or [], peft_config.trainable_token_indices or []
+    targets = [targets] if isinstance(targets, str) else targets
+    tokens = sum(tokens.values(), []) if isinstance(tokens, dict) else tokens
+    for name, changes_base in (
+        ("bias", peft_config.bias != "none"),
+        ("modules_to_save", bool(peft_config.modules_to_save)),
+        ("trainable_token_indices", not set(tokens) <= {mask_token_id}),
+        ("target_modules", any(re.fullmatch(target, "lm_head") for target in targets)),
+    ):
+        if changes_base:
+            raise ValueError(
+                f"`{name}={getattr(peft_config, name)!r}` of `peft_config` would change the model's own answers, and "
+                "the adapter of a model with a causal past acts on masks only. Leave it out."
+            )
 
 
 def _check_target_modules(model: nn.Module, targets: list[str] | set[str] | str) -> None:
