@@ -27,6 +27,7 @@ from hf_dparallel.models.a2d.modeling_a2d import (
     A2DQwen2ForMaskedDiffusion,
     A2DQwen3ForMaskedDiffusion,
 )
+from hf_dparallel.training.student import prepare_student
 from hf_dparallel.training.window_collator import WindowCollator
 
 from ..helpers import left_padded, make_llada, make_nemotron, make_tokenizer, refuses
@@ -235,6 +236,17 @@ def test_samples_are_those_of_one_token_at_a_time(sampling):
     assert out.nfe.sum() < sum(map(len, answers))
 
 
+def test_a_generator_goes_on_where_one_token_at_a_time_would_leave_it():
+    model, num_saved = make_model(), 0
+    ours, theirs = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
+    for prompt in make_ragged(8, seed=2):
+        expected = one_at_a_time(model, prompt, 20, [TemperatureLogitsWarper(1.0)], theirs)
+        out, answers = decode(model, [prompt], max_new_tokens=20, temperature=1.0, generator=ours)
+        assert answers == [expected]
+        num_saved += len(expected) - out.nfe.item()
+    assert num_saved > 0
+
+
 class EvenAfterOdd(LogitsProcessor):
     """Keeps out tokens of the parity of the last one, and fails for a sequence in which it was not asked."""
 
@@ -407,6 +419,21 @@ class TestAdapter:
             alone = make_model(adapter=False)
             add_adapter(alone, seed=0 if name == "default" else 5)
             assert same == answers and torch.equal(out.nfe, decode(alone, prompts)[0].nfe)
+
+    @pytest.mark.parametrize(
+        "setting",
+        [
+            {"bias": "lora_only"},
+            {"modules_to_save": ["lm_head"]},
+            {"trainable_token_indices": {"embed_tokens": [MASK, 5]}},
+            {"target_modules": ["q_proj", "lm_head"]},
+        ],
+    )
+    def test_what_would_change_the_answers_is_refused_in_training(self, setting):
+        with pytest.raises(ValueError, match=f"`{next(iter(setting))}="):
+            prepare_student(make_model(adapter=False), peft_config=LoraConfig(**setting))
+        kept = LoraConfig(trainable_token_indices={"embed_tokens": [MASK]})
+        assert prepare_student(make_model(adapter=False), peft_config=kept)
 
     def test_merging_is_refused_by_name(self):
         with pytest.raises(ValueError, match="acts on masks only"):

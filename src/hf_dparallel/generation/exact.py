@@ -26,8 +26,7 @@ class WindowDecoder(Decoder):
     """Decodes rows of a model with a causal past by windows of masks, which begin wherever a row stands.
 
     With `exact=True` masks propose and the causal logits verify; else what the masks propose is committed. With a
-    generator the draws of a verified row are the ones of one token at a time: each token has its own, in order, which
-    is kept for the next pass if the token before is not decided yet.
+    generator the draws of a verified row are the ones of one token at a time, and so is the state that is left.
     """
 
     def _make_canvas(self) -> Canvas:
@@ -35,10 +34,10 @@ class WindowDecoder(Decoder):
         # One token in each pass needs no masks.
         is_plain = config.commit_rule() in (None, "denoising_steps") or config.block_length == 1
         num_masks = 0 if is_plain else config.block_length - int(model.shift_logits)
-        # By row id, the noise of its next tokens, `(vocab_size,)` each.
-        self._noise: dict[int, list[torch.Tensor]] = {}
         # The noise of the open places of all rows, `(rows, places, vocab_size)`, with `temperature > 0`.
         self._drawn: torch.Tensor | None = None
+        # By row, the generator that it shares with no other, and the states of that before and after each draw.
+        self._states: dict[int, tuple[torch.Generator, list[torch.Tensor]]] = {}
         for part in self.parts:
             if isinstance(part, ScoreProcessing):
                 part.pick = self._pick
@@ -55,10 +54,13 @@ class WindowDecoder(Decoder):
         canvas.commit(prediction.columns, *change)
         num_decided = [status.num_decided for status in canvas.status]
         canvas.advance((prediction.masked & prediction.entropy.isnan()).sum(dim=1), num_proposals)
-        for row_id, status, before in zip(canvas.row_ids, canvas.status, num_decided, strict=True):
-            del self._noise.get(row_id, [])[: status.num_decided - before]
         for part in self.parts:
             part.after(prediction, change)
+        if self._states:
+            # Only the tokens of the answer have drawn: the others draw again when their turn comes.
+            num_accepted = change.accepted.sum(dim=1).tolist()
+            for row, (generator, states) in self._states.items():
+                generator.set_state(states[min(num_accepted[row], canvas.status[row].length - num_decided[row])])
 
     def _verify(
         self, columns: torch.LongTensor, is_open: torch.BoolTensor, logits: torch.Tensor
@@ -92,15 +94,20 @@ class WindowDecoder(Decoder):
 
     def _predict_causal(self, columns: torch.LongTensor, logits: torch.Tensor) -> TokenPrediction:
         """Predicts the tokens of the open places as one token at a time would."""
-        self._drawn = None
+        self._drawn, self._states = None, {}
         if self.config.temperature > 0:
             self._drawn = torch.ones_like(logits, dtype=torch.float32)
-            for row, (row_id, status) in enumerate(zip(self.canvas.row_ids, self.canvas.status, strict=True)):
-                drawn = self._noise.setdefault(row_id, [])
-                while len(drawn) < status.num_open:
-                    noise = torch.empty_like(self._drawn[0, 0])
-                    drawn.append(noise.exponential_(generator=self.generators.get(row_id)))
-                self._drawn[row, : status.num_open] = torch.stack(drawn[: status.num_open])
+            is_cuda = logits.device.type == "cuda"
+            of_torch = torch.cuda.default_generators[logits.device.index] if is_cuda else torch.default_generator
+            generators = [self.generators.get(row_id, of_torch) for row_id in self.canvas.row_ids]
+            for row, (generator, status) in enumerate(zip(generators, self.canvas.status, strict=True)):
+                states = [generator.get_state()]
+                for place in range(status.num_open):
+                    noise = self._drawn[row, place]
+                    noise.exponential_(generator=generator if self.generators else None)
+                    states.append(generator.get_state())
+                if generators.count(generator) == 1:
+                    self._states[row] = generator, states
         return self._sample(columns, self._processed(columns, logits), noise=self._drawn)
 
     def _pick(self, row: int, place: int, scores: torch.Tensor) -> torch.Tensor:
@@ -123,10 +130,6 @@ class WindowDecoder(Decoder):
         empty = torch.full_like(canvas.sequences, mask_token_id)
         canvas.proposals.value = empty.scatter(1, first + order, tokens)
         return is_proposed.sum(dim=1)
-
-    def _leave(self, row_id: int) -> dict[str, Any]:
-        self._noise.pop(row_id, None)
-        return super()._leave(row_id)
 
 
 def make_decoder(model: PreTrainedModel, config: DiffusionGenerationConfig, *args: Any) -> Decoder:
