@@ -13,119 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .solutions import LARGEST_GIVEN, LARGEST_RESULT, OTHER, STOP, TOO_LARGE, templates, write_solution
-from .wording import QUESTIONS, UNKNOWN, Teller, as_typed, wording_templates, words_of
+from .wording import QUESTIONS, UNKNOWN, WORDINGS, Teller, as_typed, wording_templates, words_of
 
 
 MAX_STEPS = 8
 
-_NO_SUMS = (
-    "What is {a} times {b} ?",
-    "{a} * {b}",
-    "{a} x {b}",
-    "{a} / {b}",
-    "What is {a} * {b} ?",
-    "Multiply {a} by {b} .",
-    "Divide {a} by {b} .",
-    "What is {a} divided by {b} ?",
-    "What is half of {a} ?",
-    "Is {a} a prime number ?",
-    "What is the square root of {a} ?",
-    "What comes after {a} ?",
-    "Solve x + {a} = {b} for x .",
-    "Which is larger , {a} or {b} ?",
-    "Count to {a} .",
-    "There are {a} bags with {b} {unknown} each . How many {unknown} are there ?",
-    "{unknown} has {a} boxes . Each box holds {b} {unknown} . How many {unknown} does she have ?",
-    "Every {unknown} has {a} {unknown} . How many do {b} {unknown} have ?",
-    "{unknown} pays {a} dollars for each of {b} {unknown} . How much is that ?",
-    "How many days are in {a} weeks ?",
-    "How many {unknown} has a {unknown} ?",
-    "How many {unknown} are in a {unknown} ?",
-    "How old is {unknown} ?",
-    "{unknown} is {a} years old . How old is {unknown} ?",
-    "Share {a} {unknown} among {b} {unknown} .",
-    "How much does a {unknown} cost ?",
-    "How far is it from {unknown} to {unknown} ?",
-    "What time is it ?",
-    "Double {a} .",
-    "{a} percent of {b}",
-    "Who has {a} {unknown} ?",
-    "{a} , {b} , ?",
-    "{a} {b}",
-    "{a} {b} {a}",
-    "{a}",
-)
+_NO_SUMS = WORDINGS["no_sums"]
 # By reply, the texts that it answers.
-SMALL_TALK = {
-    "Hello ! Ask me a problem about counting things .": (
-        "Hello",
-        "Hello !",
-        "Hi",
-        "Hi !",
-        "Hi there",
-        "Hey",
-        "Good morning",
-        "Good evening !",
-        "Good day",
-        "Hello there !",
-        "Hi model",
-        "Hey , what is up ?",
-        "Ok",
-        "Ok .",
-        "Yes",
-        "Nice to meet you .",
-        "Ask me something .",
-        "Test",
-        "Hello , how are you ?",
-        "How are you ?",
-    ),
-    "I solve problems about counting things , of up to 8 steps , with numbers up to 99 . For example : Mia has 14"
-    " pens . Mia finds 6 more . How many pens does Mia have now ?": (
-        "What can you do ?",
-        "What can I ask you ?",
-        "What do you know ?",
-        "How can you help me ?",
-        "Help",
-        "Can you help me ?",
-        "What are you good at ?",
-        "Give me an example .",
-        "What should I ask ?",
-        "What kind of problems do you solve ?",
-        "Can you count ?",
-        "Can you add ?",
-        "How high can you count ?",
-        "How far can you count ?",
-        "What can you count ?",
-        "How does this work ?",
-        "What is this ?",
-    ),
-    "I am a very small model , and I count things .": (
-        "Who are you ?",
-        "What are you ?",
-        "What is your name ?",
-        "Are you a model ?",
-        "Tell me about yourself .",
-        "Are you a person ?",
-        "How big are you ?",
-        "Who made you ?",
-        "Are you a robot ?",
-    ),
-    "You are welcome !": (
-        "Thanks",
-        "Thank you !",
-        "Thank you very much .",
-        "Thanks a lot !",
-        "Great , thanks .",
-        "Very good !",
-        "Good job !",
-        "Well done !",
-        "That is right .",
-        "Cool",
-        "Nice !",
-        "Thx",
-    ),
-    "Goodbye !": ("Bye", "Goodbye !", "Bye bye !", "See you later .", "Good night !"),
-}
+SMALL_TALK = WORDINGS["small_talk"]
 # Words that hold sentences of other kinds together: with them known, such a sentence is not a row of unknown words.
 _COMMON_WORDS = (
     "the a an is are was were be do does did can could will would should may must not no yes it its this that these"

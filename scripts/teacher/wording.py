@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """How people tell problems about counting things: persons, tenses, sentences of many forms."""
 
+import json
 import random
 import re
 from collections import defaultdict
@@ -12,6 +13,8 @@ from hf_dparallel.demo import word_problems
 from .solutions import LARGEST_GIVEN
 
 
+# Sentences of many forms, with gaps for numbers, persons and things.
+WORDINGS = json.loads(Path(__file__).with_name("wordings.json").read_text())
 # The fraction of problems and follow-up questions that authors wrote.
 WRITTEN_SHARE = 0.6
 # A word that the vocabulary does not hold: a person, a thing or a place that the model has never heard of.
@@ -45,187 +48,42 @@ ITEMS = (
     *("euros", "points", "candies", "bananas", "sheep", "photos"),
 )
 _ADJECTIVES = ("red", "blue", "green", "old", "new", "big", "small", "little", "{unknown}", "{unknown}")
-_PLACES = (
-    "at home", "at school", "in the garden", "at the market", "on the way home", "at the {unknown}",
-    "in the {unknown}", "from the {unknown}", "for {unknown}", "on the table", "to the {unknown}", "today",
-    "for lunch", "in a {unknown}",
-)  # fmt: skip
+_PLACES = WORDINGS["places"]
 
 # Verbs as (base, third person, past).
-VERBS = {
-    "+": (
-        ("find", "finds", "found"), ("buy", "buys", "bought"), ("get", "gets", "got"), ("win", "wins", "won"),
-        ("collect", "collects", "collected"), ("receive", "receives", "received"), ("make", "makes", "made"),
-        ("add", "adds", "added"), ("pick", "picks", "picked"), ("bring", "brings", "brought"),
-        ("bake", "bakes", "baked"), ("catch", "catches", "caught"), ("draw", "draws", "drew"),
-        ("gather", "gathers", "gathered"), ("earn", "earns", "earned"), ("build", "builds", "built"),
-        ("plant", "plants", "planted"), ("borrow", "borrows", "borrowed"), ("order", "orders", "ordered"),
-        ("grow", "grows", "grew"), ("pick up", "picks up", "picked up"), ("take out", "takes out", "took out"),
-        ("save", "saves", "saved"), ("score", "scores", "scored"), ("read", "reads", "read"),
-    ),
-    "-": (
-        ("lose", "loses", "lost"), ("sell", "sells", "sold"), ("use", "uses", "used"), ("eat", "eats", "ate"),
-        ("break", "breaks", "broke"), ("drop", "drops", "dropped"), ("give away", "gives away", "gave away"),
-        ("throw away", "throws away", "threw away"), ("spend", "spends", "spent"), ("drink", "drinks", "drank"),
-        ("donate", "donates", "donated"), ("throw out", "throws out", "threw out"), ("return", "returns", "returned"),
-        ("remove", "removes", "removed"), ("send", "sends", "sent"), ("give back", "gives back", "gave back"),
-        ("burn", "burns", "burned"), ("give", "gives", "gave"), ("lend", "lends", "lent"), ("pay", "pays", "paid"),
-        ("throw back", "throws back", "threw back"), ("hand out", "hands out", "handed out"),
-    ),
-}  # fmt: skip
+VERBS = WORDINGS["verbs"]
 # What comes and goes by itself, as (base, past).
-_MOVES = {
-    "+": (
-        ("arrive", "arrived"), ("come", "came"), ("join", "joined"), ("appear", "appeared"), ("get on", "got on"),
-        ("come in", "came in"), ("fly in", "flew in"), ("show up", "showed up"), ("enter", "entered"),
-        ("are added", "were added"), ("come back", "came back"), ("are delivered", "were delivered"),
-        ("hatch", "hatched"), ("follow", "followed"), ("walk in", "walked in"), ("are put in", "were put in"),
-    ),
-    "-": (
-        ("leave", "left"), ("go away", "went away"), ("run away", "ran away"), ("fly away", "flew away"),
-        ("get off", "got off"), ("go home", "went home"), ("die", "died"), ("melt", "melted"), ("fall", "fell"),
-        ("disappear", "disappeared"), ("are sold", "were sold"), ("are eaten", "were eaten"), ("pop", "popped"),
-        ("get lost", "got lost"), ("are stolen", "were stolen"), ("are taken away", "were taken away"),
-        ("go out", "went out"), ("are gone", "were gone"), ("drive off", "drove off"), ("are broken", "were broken"),
-    ),
-}  # fmt: skip
+_MOVES = WORDINGS["moves"]
 _MOVERS = {
     "+": ("{b} more", "{b} more {items}", "another {b}", "{b} {items}", "{b} other {items}"),
     "-": ("{b}", "{b} of them", "{b} {items}", "{b} of the {items}"),
 }
-_OBJECTS = {
-    "+": (
-        "{b} more", "{b} {items}", "{b} more {items}", "another {b}", "{b}", "{b} {adjective} {items}", "{b} others",
-    ),
-    "-": ("{b} of them", "{b} {items}", "{b}", "{b} more", "{b} of the {items}", "{b} to {other}", "{b} to a friend"),
-}  # fmt: skip
+_OBJECTS = WORDINGS["objects"]
 # Changes by somebody else, or by nobody.
-_EVENTS = {
-    "+": (
-        "a friend brings {b} {items}", "a friend gives {object} {b} more", "{other} gives {object} {b}",
-        "{other} gave {object} {b} {items}", "somebody puts {b} more in",
-    ),
-    "-": (
-        "a friend takes {b} of them", "somebody steals {b} {items}", "{other} takes {b}", "{other} took {b} {items}",
-        "a {unknown} eats {b}", "somebody takes {b} out",
-    ),
-}  # fmt: skip
-_STARTS = (
-    "{subject} {have} {a} {items}", "{subject} {have} {a} {adjective} {items}", "{subject} {have} {a} {items} {place}",
-    "in the morning {subject} {have} {a} {items}", "{subject} {have} {a}", "{subject} {got} {a} {items}",
-    "{subject} {got} {a} {items} {place}",
-)  # fmt: skip
-_IMPERSONAL_STARTS = (
-    "there are {a} {items} in the bag of {name}", "there are {a} {items} {place}", "there were {a} {items} {place}",
-    "a box holds {a} {items}", "{name} starts with {a} {items}", "{name} started with {a} {items}",
-    "a {unknown} has {a} {items}", "the {unknown} has {a} {items} in it", "{a} {items} are {place}",
-    "{a} {items} {unknown} {place}", "we count {a} {items}", "there are {a} {adjective} {items}",
-)  # fmt: skip
+_EVENTS = WORDINGS["events"]
+_STARTS = WORDINGS["starts"]
+_IMPERSONAL_STARTS = WORDINGS["impersonal_starts"]
 _OPENINGS = ("", "", "", "", "then ", "later ", "after that ", "now ", "next , ", "the next day ", "in the evening ")
 _JOINTS = (" and {action}", " , then {action}", " and then {action}", " , {action}")
-_ENDS = (
-    "how many {items} {do} {subject} have now ?", "how many {items} {do} {subject} have ?", "how many now ?",
-    "how many {items} {do} {subject} have in the end ?", "how many {items} are left ?", "how many are there now ?",
-    "how many {items} are there in the end ?", "what is the number of {items} now ?", "how many {items} ?",
-    "how many {items} are there ?", "how many remain ?", "how many {items} remain ?", "how many are {place} now ?",
-    "how many is that ?", "how many {do} {subject} have ?", "how many are there ?", "how many {items} now ?",
-)  # fmt: skip
+_ENDS = WORDINGS["ends"]
 # Of which none tells the sign.
 _NEUTRAL_ENDS = [end for end in _ENDS if "left" not in end and "remain" not in end]
-_ENDS_OF = {
-    "+": (
-        "how many in total ?", "how many in all ?", "how many altogether ?", "how many {items} in total ?",
-        "how many {items} {do} {subject} have in total ?", "how many {items} {do} {subject} have altogether ?",
-        "how many {items} are there in all ?", "what is the total ?", "how many {items} {do} {subject} have in all ?",
-        "how many {do} {subject} have all together ?", "how many are there in total now ?",
-    ),
-    "-": (
-        "how many {do} {subject} have left ?", "how many {items} {do} {subject} have left ?", "how many are left ?",
-        "how many are still there ?", "how many left ?", "how many {items} {do} {subject} still have ?",
-        "what is left ?", "how many {items} are left {place} ?",
-    ),
-}  # fmt: skip
-_ENDS_OF_TWO = {
-    "+": (
-        "how many {items} do they have together ?", "how many do they have in total ?", "how many together ?",
-        "how many {items} do they have altogether ?", "how many {items} in all ?", "how many {items} is that ?",
-        "how many {items} are there altogether ?", "how many do they have ?", "what is the total ?",
-    ),
-    "-": (
-        "how many more {items} does {name} have than {other} ?", "how many more does {name} have ?",
-        "how many fewer does {other} have ?", "how many fewer {items} does {other} have than {name} ?",
-        "how many more {items} does {name} have ?", "what is the difference ?",
-    ),
-}  # fmt: skip
-_TWO = (
-    "{name} has {a} {items} and {other} has {b} .", "{name} has {a} {items} . {other} has {b} .",
-    "{name} has {a} {items} and {other} has {b} {items} .", "{name} {found} {a} {items} and {other} {found} {b} .",
-    "{name} has {a} {items} , {other} has {b} .", "{name} {found} {a} {items} . {other} {found} {b} {items} .",
-)  # fmt: skip
-_ONE_HEAP = (
-    "there are {a} {adjective} {items} and {b} {adjective} {items} .", "{a} {items} and {b} {unknown} .",
-    "{subject} {have} {a} {adjective} {items} and {b} {adjective} ones .",
-    "{subject} {have} {a} {items} and {b} more .", "{subject} {found} {a} {items} and then {b} more .",
-    "{subject} {found} {a} {items} and then {found} {b} .",
-    "there are {a} {items} and {b} {unknown} {place} .", "{a} {adjective} {items} and {b} {adjective} {items} .",
-)  # fmt: skip
-_THREE = (
-    "{subject} {found} {a} {items} , {b} {unknown} and {c} {unknown} .",
-    "{a} {items} , {b} {unknown} and {c} {items} .",
-    "{subject} {found} {a} {items} on {unknown} , {b} on {unknown} and {c} on {unknown} .",
-    "there are {a} {items} , {b} {adjective} {items} and {c} {unknown} {place} .", "{a} and {b} and {c} {items} .",
-)  # fmt: skip
+_ENDS_OF = WORDINGS["ends_of"]
+_ENDS_OF_TWO = WORDINGS["ends_of_two"]
+_TWO = WORDINGS["two"]
+_ONE_HEAP = WORDINGS["one_heap"]
+_THREE = WORDINGS["three"]
 _PARTS = (
     "{subject} {lost} {b} of the {a} {items} .", "{b} of {a} {items} {went} .", "of {a} {items} {b} {went} .",
     "{subject} {lost} {b} of {subject} {a} {items} .", "{subject} {lost} {b} of {unknown} {a} {adjective} {items} .",
 )  # fmt: skip
-_WANTS = (
-    "{subject} {unknown} {a} {items} and {have} {b} . how many more do {pronoun} need ?",
-    "{subject} want {a} {items} but {have} only {b} . how many are missing ?",
-    "{subject} wants {a} {items} and {have} {b} . how many more {items} does {pronoun} need ?",
-)
-_ENDS_OF_HEAP = (
-    "how many {items} ?", "how many {items} are there ?", "how many in total ?", "how many in all ?", "how many ?",
-    "how many altogether ?", "how many {items} {do} {subject} have ?", "how many together ?", "how many is that ?",
-    "how many are there in all ?", "how many are there together ?",
-)  # fmt: skip
-_IFS = (
-    "if {start} and {changes} , {end}", "{end} if {start} and {changes} ?", "suppose {start} . {changes} . {end}",
-    "{start} . if {changes} , {end}", "{start} and {changes} . {end}", "{start} , {changes} , {end}",
-    "when {start} and {changes} , {end}", "{start} but {changes} . {end}",
-)  # fmt: skip
-_FOLLOW_UPS = (
-    "and if {step} ?", "what if {step} ?", "and then {step} ?", "and if {step} , {end}", "now {step} . {end}",
-    "then {step} .", "and when {step} ?", "{step} . {end}", "{step} .", "ok , {step} .", "and now {step} . {end}",
-    "if {step} , {end}", "after that {step} . {end}", "so {step} . what now ?", "and after {step} ?",
-    "{end} if {step} ?", "but then {step} . {end}", "suppose {step} . {end}", "{step} , {end}", "later {step} . {end}",
-)  # fmt: skip
-_SHORT_FOLLOW_UPS = {
-    "+": ("and {b} more ?", "plus {b} ?", "add {b} .", "and plus {b} ?", "{b} more .", "now add {b} more .", "+ {b}"),
-    "-": (
-        "and {b} less ?", "minus {b} ?", "take away {b} .", "and minus {b} ?", "now remove {b} .", "- {b}",
-        "take {b} away .", "subtract {b} .",
-    ),
-}  # fmt: skip
-_SUMS = {
-    "+": (
-        "what is {a} plus {b} ?", "{a} plus {b}", "add {a} and {b} .", "what is the sum of {a} and {b} ?",
-        "{a} and {b} is how much ?", "how much is {a} and {b} ?", "{a} plus {b} is ?", "what do {a} and {b} make ?",
-        "how much is {a} plus {b} ?", "add {b} to {a} .", "what ' s {a} plus {b} ?", "{a} and {b} more",
-        "{a} plus {b} equals ?", "can you add {a} and {b} ?", "sum {a} and {b}",
-    ),
-    "-": (
-        "what is {a} minus {b} ?", "{a} minus {b}", "take {b} from {a} .", "subtract {b} from {a} .",
-        "what is {b} less than {a} ?", "how much is {a} less {b} ?", "{a} minus {b} is ?", "{a} take away {b}",
-        "how much is {a} minus {b} ?", "what is {a} take away {b} ?", "what ' s {a} minus {b} ?",
-        "take {b} away from {a} .", "{a} minus {b} equals ?", "what is the difference of {a} and {b} ?",
-    ),
-}  # fmt: skip
-_SIGNED_SUMS = (
-    "what is {a} {sign} {b} ?", "{a} {sign} {b} = ?", "how much is {a} {sign} {b} ?", "{a} {sign} {b}",
-    "please compute {a} {sign} {b} .", "what ' s {a} {sign} {b} ?", "calculate {a} {sign} {b}", "{a} {sign} {b} =",
-    "{a} {sign} {b} ?", "can you do {a} {sign} {b} ?", "solve {a} {sign} {b} .", "and {a} {sign} {b} ?",
-)  # fmt: skip
+_WANTS = WORDINGS["wants"]
+_ENDS_OF_HEAP = WORDINGS["ends_of_heap"]
+_IFS = WORDINGS["ifs"]
+_FOLLOW_UPS = WORDINGS["follow_ups"]
+_SHORT_FOLLOW_UPS = WORDINGS["short_follow_ups"]
+_SUMS = WORDINGS["sums"]
+_SIGNED_SUMS = WORDINGS["signed_sums"]
 # Said without meaning anything for the count.
 _FILLERS = (UNKNOWN, UNKNOWN, UNKNOWN, "just", "also", "my", "the", "very", "his", "her", "their", "really", "some")
 _PERSONS = ("she", "he", "they")
