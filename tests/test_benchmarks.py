@@ -9,6 +9,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,23 @@ def test_decoding_is_compared_with_the_official_code(monkeypatch, capsys):
     cells = cells_of(capsys.readouterr().out)
     assert ["prefix", "official", "False", "3", "2.00", "1024", "1.00"] in cells
     assert [row[1] for row in cells if row[:1] == ["dual"]] == ["official", "ours"]
+
+
+@pytest.mark.parametrize("task", ["requests", "counting", "chat"])
+def test_the_tasks_of_exact_decoding_share_no_prompt_between_splits(task):
+    tasks = importlib.import_module("exact_tasks")
+    prompts = {
+        split: {row["prompt"][-1]["content"] for row in islice(tasks.draw_rows(task, split, 0), 60)}
+        for split in tasks.SPLITS
+    }
+    assert not prompts["test"] & (prompts["train"] | prompts["tune"])
+
+
+def test_exact_decoding_counts_the_same_json_and_the_last_number_as_right():
+    is_right = importlib.import_module("exact_tasks").is_right
+    assert is_right("requests", '{"a": 1, "b": 2}', '{"b": 2, "a": 1}')
+    assert not is_right("requests", '{"a": 1}', '{"a": 1')
+    assert is_right("counting", "So 1200 .", "3 + 4, so 1,200.0") and not is_right("counting", "So 12 .", "none")
 
 
 def dry_run(*arguments: str, **variables: str) -> list[list[str]]:

@@ -24,7 +24,6 @@ from hf_dparallel_cli import main
 from hf_dparallel_cli.training import read_arguments
 
 from .helpers import make_dream, make_llada, make_llada2, make_sdar, make_tokenizer
-from .processes import run_in_two_processes
 
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -238,12 +237,8 @@ def run_under_torchrun(*argv: str) -> None:
     assert result.returncode == 0, result.stderr[-3000:]
 
 
-def run_forked(*argv: str) -> None:
-    run_in_two_processes("import sys; from hf_dparallel_cli import main; sys.exit(main(sys.argv[1:]))", *argv)
-
-
-@pytest.mark.parametrize("run", [run_forked, pytest.param(run_under_torchrun, marks=pytest.mark.slow)])
-def test_the_command_in_two_processes(tmp_path, monkeypatch, run):
+@pytest.mark.slow
+def test_the_command_in_two_processes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_llada().save_pretrained(tmp_path / "model")
     make_tokenizer().save_pretrained(tmp_path / "model")
@@ -251,7 +246,7 @@ def test_the_command_in_two_processes(tmp_path, monkeypatch, run):
     Dataset.from_list(rows).to_parquet(tmp_path / "rows.parquet")
     flags = ["--dataset_name", "rows.parquet", "--model", "model", "--output_dir", "student"]
     flags += ["--max_length", "32", "--num_train_epochs", "1", "--gradient_accumulation_steps", "1"]
-    run("train", "--config", str(CONFIGS / "llada-8b.yaml"), *flags, *ON_THIS_MACHINE)
+    run_under_torchrun("train", "--config", str(CONFIGS / "llada-8b.yaml"), *flags, *ON_THIS_MACHINE)
     assert (tmp_path / "student" / "adapter_model.safetensors").is_file()
     state = json.loads((tmp_path / "student" / "checkpoint-2" / "trainer_state.json").read_text())
     # Four rows, one in each process at a time.
