@@ -268,7 +268,7 @@ def test_a_prompt_that_cannot_be_decoded_ends_alone(model, make_engine, monkeypa
             raise OverflowError("too large")
         return Decoder(model, config, *args)
 
-    monkeypatch.setattr(engine_module, "Decoder", fail)
+    monkeypatch.setattr(engine_module, "make_decoder", fail)
     engine = make_engine()
     bad, good = ask(engine, [make_prompt(model, [9, 3], entropy_threshold=0.5), make_prompt(model, [9, 3])])
     assert isinstance(bad.error, OverflowError) and good.finish_reason and engine.is_alive
