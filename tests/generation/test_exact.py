@@ -21,7 +21,11 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from hf_dparallel.generation.configuration import resolve
+from hf_dparallel.generation.exact import make_decoder
 from hf_dparallel.generation.mask_gate import gate_adapters
+from hf_dparallel.generation.parts import RowPart
+from hf_dparallel.generation.standard_parts import make_parts
 from hf_dparallel.models.a2d.modeling_a2d import (
     A2DLlamaForMaskedDiffusion,
     A2DQwen2ForMaskedDiffusion,
@@ -346,6 +350,35 @@ def test_a_streamer_gets_the_answer_in_order():
     streamer = SimpleNamespace(put=lambda value: sent.extend(value.flatten().tolist()), end=lambda: sent.append("end"))
     model.generate(torch.tensor([prompt]), max_new_tokens=30, confidence_threshold=EVERYTHING, streamer=streamer)
     assert sent == prompt + one_at_a_time(model, prompt, 30) + ["end"]
+
+
+class WritesAfterEach(RowPart):
+    """Keeps the first token of each pass, and writes two more over what was proposed, as a JSON schema does."""
+
+    def change(self, prediction, change):
+        accepted = torch.zeros_like(change.accepted)
+        accepted[:, 0] = True
+        for row, status in enumerate(self.canvas.status):
+            self.canvas.write(row, status.num_decided + 1, [2 + int(change.tokens[row, 0]) % 7, 9])
+        return change._replace(accepted=accepted)
+
+
+def test_written_tokens_replace_the_keys_of_proposals():
+    model, answers = make_model(), {}
+    # Answers that depend on all tokens before.
+    for name, weight in model.named_parameters():
+        if "proj.weight" in name or "base_layer" in name or "lm_head" in name:
+            weight.data.normal_(std=0.5, generator=torch.Generator().manual_seed(0))
+    for threshold in (None, EVERYTHING):
+        config = resolve(model, max_new_tokens=30, min_new_tokens=30, confidence_threshold=threshold)
+        decoder = make_decoder(model, config, [*make_parts(config), WritesAfterEach()])
+        decoder.add_prompts({row: torch.tensor(ids) for row, ids in enumerate(make_ragged(8, seed=12))})
+        rows = []
+        with torch.no_grad():
+            while decoder:
+                rows += decoder.step()
+        answers[threshold] = {row.index: row.tokens.tolist() for row in rows}
+    assert answers[None] == answers[EVERYTHING]
 
 
 def test_free_decoding_commits_what_masks_propose_in_fewer_passes():

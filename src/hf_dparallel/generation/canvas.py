@@ -134,6 +134,8 @@ class Canvas:
         self.row_ids: list[int] = []
         self.prompt_lengths: list[int] = []
         self.status: list[RowStatus] = []
+        # By row id, the first token of the answer that was written after the last pass.
+        self.written: dict[int, int] = {}
         self._of_parts: list[RowTensor] = []
         self.width = 0
         self._set_width()
@@ -197,6 +199,8 @@ class Canvas:
         answer = self.answer(row)
         start = answer.start + number
         columns = slice(start, min(start + len(tokens), answer.stop))
+        if tokens:
+            self.written[self.row_ids[row]] = number
         self.sequences[row, columns] = self.sequences.new_tensor(tokens)[: columns.stop - start]
         self.masked[row, columns] = self.holding[row, columns] = False
         self.commit_step[row, columns] = self.status[row].nfe
@@ -407,6 +411,7 @@ class Canvas:
     def _keep(self, rows: list[int]) -> None:
         for name in ("row_ids", "prompt_lengths", "status"):
             setattr(self, name, [getattr(self, name)[row] for row in rows])
+        self.written = {row_id: self.written[row_id] for row_id in self.row_ids if row_id in self.written}
         self._set_width()
         if rows:
             index = torch.tensor(rows, device=self.masked.device)

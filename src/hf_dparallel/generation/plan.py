@@ -326,5 +326,10 @@ class MaskWindows(WholeCanvas):
         """Returns the first column of a row that is computed; `end` is the one after its decided tokens."""
         if not self.is_cached:
             return 0
-        missing = self._missing.get(self.canvas.row_ids[row])
-        return self.canvas.prompt_start(row) if missing is None else min(self.canvas.width - missing, end - 1)
+        canvas, row_id = self.canvas, self.canvas.row_ids[row]
+        missing, written = self._missing.get(row_id), canvas.written.pop(row_id, None)
+        if missing is None:
+            return canvas.prompt_start(row)
+        # The last token before those that were written may replace a proposal, too.
+        end = end if written is None else canvas.answer(row).start + written
+        return min(canvas.width - missing, end - 1)
