@@ -198,7 +198,7 @@ def test_a_row_is_decoded_with_the_settings_of_its_method_alone(monkeypatch, tmp
         decoders.append(config)
         return Decoder(model, config, *args, **kwargs)
 
-    monkeypatch.setattr(mixin, "Decoder", make_decoder)
+    monkeypatch.setattr(mixin, "make_decoder", make_decoder)
     for settings in ({"eos_token_id": [1, 5]}, recipe | {"max_active_blocks": 2, "block_add_threshold": 0.1}):
         model = make_llada()
         model.generation_config = DiffusionGenerationConfig(**settings)

@@ -473,12 +473,15 @@ class TestAdapter:
             make_model().merge_and_unload()
 
 
-@pytest.mark.parametrize("settings", [{}, {"block_length": 3}])
+@pytest.mark.parametrize(
+    "settings", [pytest.param({}, marks=pytest.mark.slow), {"block_length": 3, "max_new_tokens": 6}]
+)
 def test_compiled_passes_give_the_same(settings):
     model, prompts = make_model(), make_ragged(3, seed=10)
-    expected, answers = decode(model, prompts, max_new_tokens=12, **settings)
+    settings = {"max_new_tokens": 12} | settings
+    expected, answers = decode(model, prompts, **settings)
     config = CompileConfig(backend="eager", fullgraph=False, dynamic=False, mode=None)
-    out, same = decode(model, prompts, max_new_tokens=12, compile_config=config, **settings)
+    out, same = decode(model, prompts, compile_config=config, **settings)
     assert same == answers and torch.equal(out.nfe, expected.nfe)
 
 
