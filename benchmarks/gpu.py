@@ -265,6 +265,7 @@ def main() -> None:
         try:
             run_stage(name, measurements, folder, end)
         except Exception:  # noqa: BLE001
+            # A model that cannot be made must not cost the other stages the device; its stage stays incomplete.
             traceback.print_exc()
 
 
