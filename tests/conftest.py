@@ -123,7 +123,7 @@ def _few_tasks(monkeypatch, tmp_path):
         defaults = [*folders, group.parent] if include_defaults else []
         return TaskManager(include_path=[*defaults, *of_user], include_defaults=False)
 
-    monkeypatch.setattr("hf_dparallel.evaluation.lm_eval.run.TaskManager", few)
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", few)
     # It runs programs to describe the machine.
     monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
 

@@ -9,16 +9,15 @@ from statistics import fmean
 import pytest
 from click.testing import CliRunner
 from examples.paper import tables
-from examples.paper.__main__ import TASKS_FOLDER, main
+from examples.paper.__main__ import main
 from examples.paper.presets import METHODS, PRESETS, PaperTask, choose_benchmarks, method_settings
-from examples.paper.tables import Comparison
+from examples.paper.tables import TASKS_FOLDER, Comparison
 from examples.paper.tasks.chat_answers import complete_from_chat, extract_from_chat
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.intervals import wilson_interval
 from hf_dparallel.evaluation.lm_eval import DiffusionHarnessLM
-from hf_dparallel.evaluation.lm_eval.run import COST_NAMES, TaskRunner
 from hf_dparallel.generation import mixin
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
@@ -121,9 +120,8 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
     answers = [answer for benchmark in benchmarks for answer in right_answers(benchmark.task)]
     wrong = ["I do not know."] * len(answers)
     script_answers(monkeypatch, answers + wrong[:-1] + answers[-1:])
-    runner = TaskRunner("tiny", str(TASKS_FOLDER), output_dir=str(tmp_path), apply_chat_template=True)
-    methods = ["original", "few-step"]
-    comparison = Comparison(runner, preset, benchmarks, methods, changes={"max_new_tokens": 64})
+    methods, options = ["original", "few-step"], {"apply_chat_template": True, "confirm_run_unsafe_code": True}
+    comparison = Comparison("tiny", tmp_path, preset, benchmarks, methods, {"max_new_tokens": 64}, **options)
     lm = make_lm(max_length=10**6)
     for method in methods:
         comparison.measure(lm, method)
@@ -159,7 +157,7 @@ def check_reports(folder: Path, preset: str, tasks: list[str]) -> None:
 
 def test_a_benchmark_without_scores_by_sample_has_no_interval():
     results = {
-        "results": {"t": {"m,f": 0.5} | {f"{name},none": 1.0 for name in COST_NAMES}},
+        "results": {"t": {"m,f": 0.5}},
         "group_subtasks": {},
         "n-samples": {"t": {"effective": 4}},
         "n-shot": {"t": 0},
@@ -171,20 +169,18 @@ def test_a_benchmark_without_scores_by_sample_has_no_interval():
             ]
         },
     }
-    benchmark = PaperTask("t", "T", 0.5, "m,f")
-    figures = tables._metrics(results, benchmark)
+    benchmark, costs = PaperTask("t", "T", 0.5, "m,f"), [DecodingCost(4, 8, 8, seconds=1.0)]
+    figures = tables._metrics(results, costs, benchmark)
     assert figures["accuracy_interval"] == list(wilson_interval(0.5, 4))
     assert figures["answers"] == {"is_correct": [0, 1, 1, 0]}
     del results["samples"]["t"][0]["m"]
-    figures = tables._metrics(results, benchmark)
+    figures = tables._metrics(results, costs, benchmark)
     assert figures["accuracy_interval"] is None and "answers" not in figures
 
 
 def prompt_of(folder: Path, task: str) -> str:
     (file,) = folder.glob(f"samples_{task}_2*.jsonl")
-    sample = json.loads(file.read_text().splitlines()[0])
-    assert sample["nfe"] == 64 and sample["answer_tokens_per_forward"] == 12 / 64 and sample["row_latency_s"] == 0.64
-    return sample["arguments"]["gen_args_0"]["arg_0"]
+    return json.loads(file.read_text().splitlines()[0])["arguments"]["gen_args_0"]["arg_0"]
 
 
 @pytest.mark.usefixtures("_in_datasets", "_few_tasks")
@@ -204,8 +200,8 @@ def test_a_row_is_decoded_with_the_settings_of_its_method_alone(monkeypatch, tmp
         model.generation_config = DiffusionGenerationConfig(**settings)
         benchmarks = choose_benchmarks("paper-llada", ["gsm8k_cot_zeroshot"])
         changes = {"max_new_tokens": 16, "block_length": 8}
-        runner = TaskRunner("tiny", str(TASKS_FOLDER), output_dir=str(tmp_path), apply_chat_template=True)
-        comparison = Comparison(runner, "paper-llada", benchmarks, [method], changes)
+        given = ("tiny", tmp_path, "paper-llada", benchmarks, [method], changes)
+        comparison = Comparison(*given, apply_chat_template=True)
         comparison.measure(DiffusionHarnessLM(model, tokenizer=make_tokenizer(), batch_size=2), method)
         rows += comparison.rows()
     assert decoders[0] == decoders[1]

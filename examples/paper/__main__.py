@@ -19,13 +19,10 @@ from transformers.utils import find_adapter_config_file
 
 from hf_dparallel.environment import join_processes
 from hf_dparallel.evaluation.lm_eval import DiffusionHarnessLM
-from hf_dparallel.evaluation.lm_eval.run import TaskRunner
+from hf_dparallel.evaluation.lm_eval.programs import has_sandbox
 
 from .presets import METHODS, PRESETS, choose_benchmarks, choose_methods
 from .tables import Comparison, comparison_tables
-
-
-TASKS_FOLDER = Path(__file__).parent / "tasks"
 
 
 def names(ctx: click.Context, param: click.Parameter, text: str | None) -> list[str] | None:
@@ -74,16 +71,18 @@ def main(
     check_adapters(chosen, adapters, is_chosen=bool(methods))
     benchmarks = choose_benchmarks(preset, tasks)
     state = join_processes()
-    runner = TaskRunner(
+    comparison = Comparison(
         model,
-        str(TASKS_FOLDER),
-        confirm_run_unsafe_code,
-        str(output_dir),
+        output_dir,
+        preset,
+        benchmarks,
+        chosen,
+        changes,
         limit=limit,
         apply_chat_template=True,
         system_instruction=system_instruction,
+        confirm_run_unsafe_code=confirm_run_unsafe_code or has_sandbox(),
     )
-    comparison = Comparison(runner, preset, benchmarks, chosen, changes)
     for checkpoint in dict.fromkeys(METHODS[method].checkpoint for method in chosen):
         trained = adapters[checkpoint]
         is_whole = trained is not None and find_adapter_config_file(trained) is None

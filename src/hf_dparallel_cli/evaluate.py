@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""`hf-dparallel evaluate`: measures accuracy and cost of decoding, on a dataset or on benchmarks."""
+"""`hf-dparallel evaluate`: measures accuracy and cost of decoding on a dataset."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,9 +7,7 @@ from typing import Any
 
 import click
 
-from hf_dparallel_rules.settings import settings_of
-
-from .options import COUNT, FOLDER, batch_option, data_options, decoding_options, json_option, reward_option
+from .options import FOLDER, batch_option, data_options, decoding_options, json_option, reward_option
 
 
 @click.command()
@@ -24,32 +22,16 @@ from .options import COUNT, FOLDER, batch_option, data_options, decoding_options
     help="Values to try: entropy_threshold=0.1:1.0:0.1 (from, to, step) or denoising_steps=16,32,64. May be given "
     "several times; each makes a curve of accuracy against speed.",
 )
-@click.option("--tasks", help="Instead of a dataset, use these tasks of lm-eval, separated by commas.")
-@click.option("--include_path", type=click.Path(), help="With --tasks: folder with more tasks, as YAML files.")
-@click.option("--num_fewshot", type=click.IntRange(0), help="With --tasks: solved examples in each prompt.")
-@click.option("--limit", type=click.FloatRange(0, min_open=True), help="With --tasks: only the first N samples.")
-@click.option("--apply_chat_template", is_flag=True, help="With --tasks: apply the chat template to prompts.")
-@click.option("--mc_num", type=COUNT, default=128, help="With --tasks: samples for a log-likelihood.")
-@click.option("--confirm_run_unsafe_code", is_flag=True, help="Run programs of the model without bubblewrap, too.")
 @batch_option
 @json_option
-def evaluate_command(**options: Any) -> dict[str, Any] | None:
-    """Measure accuracy and cost of decoding, on a dataset or on benchmarks.
+def evaluate_command(reward: str, output_dir: str | None, sweep: Sequence[str], **options: Any) -> dict[str, Any]:
+    """Measure accuracy and cost of decoding on a dataset.
 
-    Prints accuracy, passes, tokens per pass and latency, for each setting that is tried, or the results of --tasks.
+    Prints accuracy, passes, tokens per pass and latency, for each setting that is tried. For benchmarks of lm-eval:
+    python -m hf_dparallel.evaluation.lm_eval --model hf-dparallel
 
     Example: hf-dparallel evaluate demo-student --dataset demo --num_samples 64
     """
-    if options["tasks"] is None:
-        return evaluate_dataset(**options)
-    for name in ("dataset", "sweep"):
-        if options[name]:
-            raise click.UsageError(f"`{name}` and `tasks` are both given. Remove one.")
-    return evaluate_tasks(options)
-
-
-def evaluate_dataset(reward: str, output_dir: str | None, sweep: Sequence[str], **options: Any) -> dict[str, Any]:
-    """Prints a row of figures for each setting that is tried, and returns the report of them."""
     from hf_dparallel.data.rewards import get_reward
     from hf_dparallel.environment import describe_hardware
     from hf_dparallel.evaluation.decoding import evaluate_answers
@@ -87,39 +69,3 @@ def evaluate_dataset(reward: str, output_dir: str | None, sweep: Sequence[str], 
         write_evaluation(report, output_dir)
     click.echo(results_table(report["rows"]))
     return report if sweep else next(iter(measured.values())) | report
-
-
-def evaluate_tasks(options: dict[str, Any]) -> dict[str, Any] | None:
-    """Prints scores and costs, and writes results and samples."""
-    from hf_dparallel.environment import join_processes, require
-
-    from .loading import load_answerer, read_settings
-
-    settings = read_settings(options).settings()
-    require("evaluate --tasks", "lm_eval")
-    from lm_eval.utils import make_table
-
-    from hf_dparallel.evaluation.lm_eval.model import DiffusionHarnessLM
-    from hf_dparallel.evaluation.lm_eval.run import TaskRunner, scores_of
-
-    state = join_processes()
-    names = ("include_path", "confirm_run_unsafe_code", "output_dir", "num_fewshot", "limit", "apply_chat_template")
-    how = {name: options[name] for name in names}
-    runner = TaskRunner(options["model"], fewshot_as_multiturn=options["apply_chat_template"], **how)
-    tasks = runner.load([name for name in options["tasks"].split(",") if name])
-    answerer = load_answerer(options)
-    how = {"batch_size": answerer.batch_size, "mc_num": options["mc_num"]}
-    # The harness renders chats before it asks the model.
-    how |= {name: settings.pop(name, None) for name in settings_of("chat")}
-    lm = DiffusionHarnessLM(answerer.model, tokenizer=answerer.tokenizer, seed=answerer.seed, **how)
-    # Most tasks ask for the likeliest tokens.
-    results = runner.run(lm, tasks, settings | ({"do_sample": True} if settings.get("temperature") else {}))
-    # Processes that end without it may abort.
-    state.destroy_process_group()
-    if results is None:
-        return None
-    for kind in ("results", "groups"):
-        if results.get(kind):
-            click.echo(make_table(results, kind))
-    scores = {name: scores_of(results, name) for name in results["results"]}
-    return {"model": options["model"], "adapter": options["adapter"], "settings": settings, "results": scores}

@@ -2,15 +2,14 @@
 """The Python blocks of the page on evaluation run, on the bundled teacher and the stand-ins of the data sets."""
 
 import pytest
-
-from hf_dparallel.evaluation.lm_eval import run
+from lm_eval import tasks
 
 from ...pages import ROOT, run_blocks
 
 
 @pytest.mark.usefixtures("_few_tasks", "_in_datasets")
 def test_the_blocks_of_the_page_run(monkeypatch, capsys):
-    monkeypatch.setattr("lm_eval.evaluator.TaskManager", lambda metadata: run.TaskManager())
+    monkeypatch.setattr("lm_eval.evaluator.TaskManager", lambda metadata: tasks.TaskManager())
     names = run_blocks(ROOT / "docs" / "evaluation.md")
 
     score, answer_tokens_per_forward = map(float, capsys.readouterr().out.split()[-2:])

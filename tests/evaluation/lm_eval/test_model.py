@@ -1,6 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Requests to the model of the harness: answers, costs, prompts, restarts."""
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -17,8 +20,8 @@ from hf_dparallel.evaluation.cost import DecodingCost, mean_cost
 from hf_dparallel.evaluation.lm_eval import DiffusionHarnessLM
 from hf_dparallel.evaluation.lm_eval import model as harness_model
 
-from ...helpers import make_llada, make_tokenizer
-from .helpers import CANVAS, make_lm, make_requests
+from ...helpers import make_llada, make_tokenizer, read_json, save_two_students, write_jsonl
+from .helpers import CANVAS, DATASETS, make_lm, make_requests
 
 
 TEXTS = ["3 4 5", "7", "9 8 7 6 5 4", "<s> 20 21", "3 4 5", "16 35"]
@@ -272,3 +275,38 @@ def test_virtual_tokens_are_refused_rather_than_left_out():
 def test_arguments_are_checked(arguments, message):
     with pytest.raises(ValueError, match=message):
         make_lm(**arguments)
+
+
+TASK = """
+task: counting
+dataset_path: json
+dataset_kwargs: {data_files: {test: FILE}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: "{{answer}}"
+generation_kwargs: {until: ["."], do_sample: false, max_gen_toks: 13}
+metric_list:
+  - {metric: exact_match, aggregation: mean, higher_is_better: true}
+"""
+
+
+@pytest.mark.slow  # the harness looks through its 15 thousand files
+@pytest.mark.parametrize("task", ["counting", "humaneval"])
+def test_the_command_of_the_harness_finds_the_model(tmp_path, task):
+    save_two_students(tmp_path)
+    questions = write_jsonl(tmp_path / "questions.jsonl", [{"question": "1 5 2", "answer": "7"}])
+    (tmp_path / "counting.yaml").write_text(TASK.replace("FILE", questions))
+    program = [sys.executable, "-m", "hf_dparallel.evaluation.lm_eval", "--model", "hf-dparallel", "--log_samples"]
+    settings = f"pretrained={tmp_path / 'base'},adapter={tmp_path / 'dparallel'},block_length=8,max_new_tokens=16"
+    argv = ["--model_args", settings, "--tasks", task, "--include_path", tmp_path, "--device", "cpu", "--limit", "1"]
+    argv += ["--output_path", tmp_path, "--gen_kwargs", "entropy_threshold=1.0,max_new_tokens=16"]
+    argv += ["--confirm_run_unsafe_code"] if task == "humaneval" else []
+    environment = os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [*program, *map(str, argv)], capture_output=True, text=True, cwd=DATASETS, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"|{task}" in done.stdout
+    (results,) = tmp_path.rglob("results_*.json")
+    assert 0 < read_json(results)["config"]["decoding_cost"][task]["nfe"] <= 16

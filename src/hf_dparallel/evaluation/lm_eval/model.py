@@ -34,6 +34,7 @@ from ...generation.standard_parts import StopTextCriteria
 from ...hashes import stable_hash
 from ..cost import DecodingCost, mean_cost
 from .likelihood import estimate_log_likelihood
+from .programs import use_sandbox
 
 
 logger = logging.get_logger(__name__)
@@ -51,7 +52,8 @@ class DiffusionHarnessLM(TemplateLM):
     [lm-evaluation-harness](https://github.com/EleutherAI/lm-evaluation-harness).
 
     Results are the same for every run and batch size (up to the rounding of sums in batches). Log-likelihoods of
-    answers are bounds, and never said to be those of greedy answers; those of whole texts are not computed.
+    answers are bounds, and never said to be those of greedy answers; those of whole texts are not computed. Programs
+    in answers run in a sandbox.
 
     Args:
         pretrained (`str` or [`~transformers.PreTrainedModel`]):
@@ -99,6 +101,7 @@ class DiffusionHarnessLM(TemplateLM):
         **settings,
     ):
         super().__init__()
+        use_sandbox()
         DiffusionGenerationConfig(**settings)  # refuses what is unknown, before anything is loaded
         for name, number in (("batch_size", batch_size), ("mc_num", mc_num)):
             if not str(number).isdecimal() or int(number) < 1:

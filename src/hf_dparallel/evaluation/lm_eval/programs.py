@@ -6,8 +6,8 @@ lm-eval scores programs by the metric `code_eval` of `evaluate`, which runs them
 
 import math
 import re
-import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -15,23 +15,27 @@ from typing import Any
 
 import evaluate
 from lm_eval import tasks
-from lm_eval.api.task import Task
 from lm_eval.tasks._yaml_loader import _load_module_with_cache
+from transformers.utils import logging
 
-from .sandbox import run_program
+from .sandbox import SandboxUnavailableError, run_program
 
+
+logger = logging.get_logger(__name__)
 
 # By folder of tasks, the name that its module gives the metric.
 _METRICS = {"humaneval": "compute_", "humaneval_infilling": "compute_", "mbpp": "pass_at_k"}
 
 
 class SandboxedCodeEval:
-    """Stands in for the metric `code_eval`."""
+    """Stands in for the metric `code_eval`, which runs the programs itself where there is no sandbox."""
 
     def compute(
         self, references: Sequence[str], predictions: Sequence[Sequence[str]], k: Sequence[int] = (1, 10, 100)
     ) -> tuple[dict[str, float], dict[str, Any]]:
         """Returns the unbiased estimates of pass@k (https://huggingface.co/papers/2107.03374)."""
+        if not has_sandbox():
+            return evaluate.load("code_eval").compute(references=references, predictions=predictions, k=list(k))
         answers = zip(references, predictions, strict=True)
         is_wrong = [[not run_program(program, tests) for program in programs] for tests, programs in answers]
         scores = {
@@ -42,8 +46,19 @@ class SandboxedCodeEval:
         return scores, {}
 
 
+@cache
+def has_sandbox() -> bool:
+    """Tells whether programs can be isolated on this machine."""
+    try:
+        return run_program("")
+    except SandboxUnavailableError as error:
+        # Without a confirmation, lm-eval has not begun with the task.
+        logger.warning(f"{error} Programs run without it, as --confirm_run_unsafe_code allows.")
+        return False
+
+
 def use_sandbox() -> None:
-    """Makes the programming tasks that lm-eval loads from now on run programs in the sandbox."""
+    """Makes the programming tasks of lm-eval run programs in the sandbox, and find them by [`code_of`]."""
     folder = Path(tasks.__file__).parent
     load = evaluate.load
     # The modules download the metric and try it when they are imported.
@@ -54,16 +69,8 @@ def use_sandbox() -> None:
         evaluate.load = load
     for name, metric in _METRICS.items():
         setattr(modules[name], metric, SandboxedCodeEval())
-
-
-def mend_filters() -> None:
-    """Makes the programming tasks of lm-eval, once loaded, find programs by [`code_of`]."""
-    for name, filter_name, mended in (
-        ("mbpp", "extract_code_blocks", code_of),
-        ("humaneval", "build_predictions_instruct", _complete),
-    ):
-        if module := sys.modules.get(f"lm_eval.tasks.{name}.utils"):
-            setattr(module, filter_name, mended)
+    modules["mbpp"].extract_code_blocks = code_of
+    modules["humaneval"].build_predictions_instruct = _complete
 
 
 def code_of(answer: str) -> str:
@@ -81,12 +88,3 @@ def code_of(answer: str) -> str:
 
 def _complete(resps: list[list[str]], docs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return [[doc["prompt"] + code_of(answer) for answer in answers] for answers, doc in zip(resps, docs, strict=True)]
-
-
-def is_sandboxed(task: Task) -> bool:
-    """Returns whether all metrics of a task run programs in the sandbox."""
-    metrics = [metric["metric"] for metric in task.get_config("metric_list") or []]
-    modules: list[Mapping[str, Any]] = [getattr(metric, "__globals__", {}) for metric in metrics]
-    in_sandbox = [any(isinstance(value, SandboxedCodeEval) for value in module.values()) for module in modules]
-    # A function for the results takes the place of the metrics.
-    return bool(metrics) and all(in_sandbox) and task.get_config("process_results") is None
