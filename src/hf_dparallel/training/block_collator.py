@@ -51,6 +51,8 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
             Whether the last token of a block predicts the first token of the next one.
         shift_logits (`bool`, *optional*, defaults to `False`):
             Whether each other token is predicted by the one before, too, in such a model.
+        scores_clean_copy (`bool`, *optional*, defaults to `False`):
+            Whether the clean copy of the first view has the answer as labels, which the tokens before predict.
         mask_token_id, eos_token_id, settings:
             As in [`DataCollatorForSemiAutoregressiveMasking`].
     """
@@ -59,6 +61,7 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
     block_origin: str = "sequence"
     predicts_next_block: bool = False
     shift_logits: bool = False
+    scores_clean_copy: bool = False
 
     def __post_init__(self):
         super().__post_init__()
@@ -78,23 +81,29 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
         Returns:
             `dict` of `torch.LongTensor`s of shape `(num_views * len(examples), num_noisy + num_clean)`, the columns
             that the batch needs of the noisy copies and then of the clean ones: `input_ids`, `position_ids`, `labels`
-            (-100 in the clean copies); `block`, the number of the block of each column for the attention mask, in one
-            row if it is the same for all; and `predicted_by`, the column that predicts each token, if the model
-            predicts next blocks. `num_noisy` is an `int`.
+            (-100 in clean copies that are not scored); `block`, the number of the block of each column for the
+            attention mask, in one row if it is the same for all; and `predicted_by`, the column that predicts each
+            token, if the model predicts next blocks. `num_noisy` is an `int`.
         """
         views = self.mask(examples)
         origin = views.answer_start if self.block_origin == "answer" else torch.zeros_like(views.answer_start)
         noisy, clean = self._needed_columns(views.labels, origin)
+        answers = self._answers(examples) if self.scores_clean_copy else None
+        if answers is not None:
+            clean = slice(0, max(clean.stop, int((answers != IGNORE_INDEX).nonzero()[:, 1].max()) + 1))
         columns = torch.arange(self.padded_length)
         num_noisy = len(columns[noisy])
         positions = torch.cat([columns[noisy], columns[clean]]).repeat(len(views.clean), 1)
         block_start = (positions - (positions - origin) % self.block_length).clamp(min=0)
         is_clean = torch.arange(positions.shape[1]) >= num_noisy
+        labels = views.labels.gather(1, positions).masked_fill(is_clean, IGNORE_INDEX)
+        if answers is not None:
+            labels[: len(examples), num_noisy:] = answers[:, clean]
         block = mask_blocks(self.attention, positions, block_start, is_clean)
         batch = {
             "input_ids": torch.cat([views.noisy[:, noisy], views.clean[:, clean]], dim=1),
             "position_ids": positions,
-            "labels": views.labels.gather(1, positions).masked_fill(is_clean, IGNORE_INDEX),
+            "labels": labels,
             "block": block if self.block_origin == "answer" else block[:1],
             "num_noisy": num_noisy,
         }
@@ -112,6 +121,14 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
         edges = range(origin, prompt_length + completion_length, self.block_length)
         spans = [(max(edge, prompt_length), edge + self.block_length) for edge in edges]
         return [(start, end) for start, end in spans if start < end]
+
+    def _answers(self, examples: list[dict[str, Any]]) -> torch.LongTensor:
+        """Returns the tokens of the answers at their columns, -100 elsewhere, `(len(examples), padded_length)`."""
+        answers = torch.full((len(examples), self.padded_length), IGNORE_INDEX)
+        for row, example in zip(answers, examples, strict=True):
+            prompt, completion, _ = self.read_row(example)
+            row[len(prompt) : len(prompt) + len(completion)] = completion
+        return answers
 
     def _needed_columns(self, labels: torch.LongTensor, origin: torch.LongTensor) -> tuple[slice, slice]:
         """Returns the columns of the noisy and of the clean copies that a batch needs.
@@ -147,8 +164,9 @@ def default_collator(
     if base.is_autoregressive:
         return WindowCollator(**settings | {"block_length": base.block_length})
     settings |= {name: getattr(base, name) for name in _OF_THE_FAMILY}
-    origin = args.block_origin or recipe_of(base).block_origin or base.block_origin
-    return BlockCausalCollator(**settings, block_origin=origin)
+    settings["block_origin"] = args.block_origin or recipe_of(base).block_origin or base.block_origin
+    is_causal = base.predicts_next_block and base.attention == "causal_past"
+    return BlockCausalCollator(**settings, scores_clean_copy=is_causal and args.autoregressive_weight > 0)
 
 
 def check_collator(collator: BlockCausalCollator, model: nn.Module) -> None:

@@ -106,6 +106,13 @@ class CertaintyForcingConfig(TrainingArguments):
         default=2.0, metadata={"help": "Weight of the certainty-forcing loss, beta in Eq. 8 of the paper."}
     )
     consistency_weight: float = field(default=1.0, metadata={"help": "Weight of the cross-entropy on the trajectory."})
+    autoregressive_weight: float = field(
+        default=0.0,
+        metadata={
+            "help": "Weight of the cross-entropy of the answer in the clean copy, where each token predicts the next "
+            "one: the loss by which Nemotron-Labs-Diffusion stays an autoregressive model, too. For no other model."
+        },
+    )
     chat_template_kwargs: dict[str, Any] | str | None = field(
         default=None,
         metadata={
@@ -125,7 +132,8 @@ class CertaintyForcingConfig(TrainingArguments):
     def objective(self) -> Objective:
         """The loss with these weights."""
         weights = {"consistency": self.consistency_weight, "certainty": self.certainty_weight}
-        weights |= {name: weight for name in self.added_terms if (weight := getattr(self, f"{name}_weight"))}
+        names = (*self.added_terms, "autoregressive")
+        weights |= {name: weight for name in names if (weight := getattr(self, f"{name}_weight"))}
         return Objective(self.certainty_temperature, weights, self.added_terms)
 
     def __post_init__(self):
@@ -138,7 +146,7 @@ class CertaintyForcingConfig(TrainingArguments):
         if not 0 < self.certainty_temperature < math.inf:
             value = self.certainty_temperature
             raise SettingError("certainty_temperature", value, "must be positive", "The paper uses 0.5.")
-        for name in (f"{term}_weight" for term in ("certainty", "consistency", *self.added_terms)):
+        for name in (f"{term}_weight" for term in ("certainty", "consistency", "autoregressive", *self.added_terms)):
             if not 0 <= getattr(self, name) < math.inf:
                 raise SettingError(name, getattr(self, name), "must be a number of at least 0")
         if self.max_steps == 0 or (self.num_train_epochs <= 0 and self.max_steps < 0):

@@ -36,7 +36,7 @@ from .block_collator import BlockCausalCollator, check_collator, default_collato
 from .checkpoints import all_finite, check_resumable, last_complete_checkpoint, warn_of_changes
 from .collator import DataCollatorForSemiAutoregressiveMasking, MaskingCallback
 from .config import CertaintyForcingConfig
-from .objective import IGNORE_INDEX, averages, log_values, sum_by_row
+from .objective import IGNORE_INDEX, averages, log_values, sum_by_row, sum_copies
 from .recipe import chat_arguments, student_recipe, training_summary
 from .student import adapter_folder, base_model, prepare_student
 
@@ -60,8 +60,8 @@ class CertaintyForcingTrainer(Trainer):
 
     - `consistency_loss`: cross-entropy on the trajectory (Eq. 5), in nats, summed over the views of a sequence.
     - `certainty_loss`: entropy at `certainty_temperature` of the correct predictions (Eq. 7), in nats, summed the same
-      way. `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`, and terms that a
-      subclass of [`CertaintyForcingConfig`] adds are logged and weighted in the same way.
+      way. `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`, and
+      `autoregressive_loss` and terms that a subclass of [`CertaintyForcingConfig`] adds are logged and weighted so.
     - `masked_entropy`: mean entropy at temperature 1 of the scored tokens, in nats.
     - `masked_accuracy`: fraction of the scored tokens whose argmax is the label.
 
@@ -152,6 +152,9 @@ class CertaintyForcingTrainer(Trainer):
         rules["chat_template_kwargs"] = args.chat_template_kwargs
         if isinstance(data_collator, BlockCausalCollator):
             check_collator(data_collator, model)
+        if args.autoregressive_weight and not getattr(data_collator, "scores_clean_copy", False):
+            rule = f"needs a causal clean copy, which rows of {type(base_model(model)).__name__} do not have"
+            raise SettingError("autoregressive_weight", args.autoregressive_weight, rule, "Leave it out.")
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
             callbacks = [*(callbacks or []), MaskingCallback(data_collator)]
             # A copy, which stays at epoch 0: each evaluation has the same masks, and training keeps its own.
@@ -250,7 +253,10 @@ class CertaintyForcingTrainer(Trainer):
         given = {name: value for name, value in inputs.items() if name != "labels"}
         scored = labels != IGNORE_INDEX
         by_token = base_model(self.model).score(given, scored, objective.token_terms, labels, forward=model)
-        terms = sum_by_row(by_token, labels)
+        is_autoregressive = "autoregressive" in objective.weights
+        terms = (
+            sum_copies(by_token, labels, inputs["num_noisy"]) if is_autoregressive else sum_by_row(by_token, labels)
+        )
         values = log_values(terms, self._num_views)
         num_sequences = len(values)
         if not model.training:
