@@ -39,15 +39,15 @@ def calibrate_command(
 
     from hf_dparallel import __version__
     from hf_dparallel.data.rewards import get_reward
-    from hf_dparallel.evaluation.calibration import calibrate, check_num_prompts
+    from hf_dparallel.evaluation.calibration import calibrate, check_num_prompts, parse_sweep
     from hf_dparallel.evaluation.decoding import evaluate_answers
     from hf_dparallel.generation.configuration import recipe_of
     from hf_dparallel.hub.push import CALIBRATION_NAME
     from hf_dparallel.reports import write_json
 
-    from .loading import load_answerer, load_prompts, read_sweep
+    from .loading import load_answerer, load_prompts
 
-    setting, values = read_sweep(sweep)
+    setting, values = parse_sweep(sweep)
     promise = {"max_accuracy_drop": max_accuracy_drop, "confidence": confidence}
     dataset = load_prompts(options, reward, default_split="train").shuffle(options["seed"]).flatten_indices()
     reward_function = get_reward(reward, dataset)

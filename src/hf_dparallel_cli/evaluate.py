@@ -34,14 +34,15 @@ def evaluate_command(reward: str, output_dir: str | None, sweep: Sequence[str], 
     """
     from hf_dparallel.data.rewards import get_reward
     from hf_dparallel.environment import describe_hardware
+    from hf_dparallel.evaluation.calibration import parse_sweep
     from hf_dparallel.evaluation.decoding import evaluate_answers
     from hf_dparallel.evaluation.intervals import wilson_interval
     from hf_dparallel.evaluation.rows import make_rows, write_evaluation
     from hf_dparallel.reports import results_table
 
-    from .loading import load_answerer, load_prompts, read_sweep
+    from .loading import load_answerer, load_prompts
 
-    sweeps = [read_sweep(text) for text in sweep]
+    sweeps = [parse_sweep(text) for text in sweep]
     dataset = load_prompts(options, reward, default_split="test")
     reward_function = get_reward(reward, dataset)
     if output_dir is not None:

@@ -27,7 +27,6 @@ from hf_dparallel.data.rewards import REFERENCE_COLUMNS
 from hf_dparallel.data.sources import has_one_split, load_rows
 from hf_dparallel.demo import path_of, word_problem_dataset
 from hf_dparallel.environment import require
-from hf_dparallel.evaluation.calibration import parse_sweep
 from hf_dparallel.generation.answerer import Answerer
 from hf_dparallel.generation.configuration import DiffusionGenerationConfig, special_token_id
 from hf_dparallel.generation.mixin import DiffusionGenerationMixin
@@ -87,14 +86,6 @@ def read_settings(options: Mapping[str, Any]) -> DiffusionGenerationConfig:
     return DiffusionGenerationConfig(
         **{name: options[name] for name in SETTINGS if options.get(name) not in (None, ())}
     )
-
-
-def read_sweep(text: str) -> tuple[str, list[Any]]:
-    """Returns the name of the swept setting and its values."""
-    try:
-        return parse_sweep(text)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def default_batch_size() -> int:

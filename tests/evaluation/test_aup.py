@@ -35,8 +35,8 @@ def test_without_a_loss_it_is_the_area():
 
 
 def test_losses_are_weighted_and_neighbours_joined():
-    value = accuracy_under_parallelism([1.0, 2.0, 4.0], [80.0, 78.0, 76.0], alpha=2.0)
-    weighted = [80.0, 78 * math.exp(-2 * 2 / 80), 76 * math.exp(-2 * 4 / 80)]
+    value = accuracy_under_parallelism([1.0, 2.0, 4.0], [80.0, 78.0, 76.0])
+    weighted = [80.0, 78 * math.exp(-3 * 2 / 80), 76 * math.exp(-3 * 4 / 80)]
     assert value == pytest.approx(80 + (weighted[0] + weighted[1]) / 2 + 2 * (weighted[1] + weighted[2]) / 2)
 
 

@@ -111,8 +111,8 @@ def test_values_of_a_sweep(text, name, values):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("stop_at_eos=1", "must start with one of max_new_tokens, block_length, .*, and an equals"),
-        ("entropy_treshold=1", "and an equals sign. Did you mean `entropy_threshold`"),
+        ("stop_at_eos=1", "must start with one of max_new_tokens, block_length, .*, and ="),
+        ("entropy_treshold=1", "and ="),
         ("entropy_threshold", "must be of the form entropy_threshold=START:STOP:STEP or entropy_threshold=VALUE,"),
         ("entropy_threshold=a,b", "must be of the form"),
         ("entropy_threshold=0.1:1", "must be of the form"),
@@ -124,5 +124,5 @@ def test_values_of_a_sweep(text, name, values):
     ],
 )
 def test_bad_sweeps(text, message):
-    with pytest.raises(ValueError, match=f"`sweep={text}` .*{message}" if message.startswith("must") else message):
+    with pytest.raises(ValueError, match=f"`sweep` .*{message}.*got '{text}'"):
         parse_sweep(text)

@@ -12,17 +12,16 @@ from itertools import pairwise
 def accuracy_under_parallelism(
     tokens_per_forward: Sequence[float],
     accuracy: Sequence[float],
-    *,
     max_accuracy: float | None = None,
-    alpha: float = 3.0,
-    max_drop: float = 5.0,
 ) -> float:
     """
     Computes the weighted area under the curve of accuracy over tokens per forward pass.
 
     With the points (ρᵢ, yᵢ) in the order of their tokens per forward pass ρ, and with accuracies y in percent,
 
-        AUP = ρ₁ y₁ + ½ Σ (ρᵢ − ρᵢ₋₁) (yᵢ W(yᵢ) + yᵢ₋₁ W(yᵢ₋₁)), where W(y) = min(exp(−α (1 − y / y_max)), 1).
+        AUP = ρ₁ y₁ + ½ Σ (ρᵢ − ρᵢ₋₁) (yᵢ W(yᵢ) + yᵢ₋₁ W(yᵢ₋₁)), where W(y) = min(exp(−3 (1 − y / y_max)), 1).
+
+    Points more than 5 percentage points below the slowest one are left out.
 
     Args:
         tokens_per_forward (`Sequence[float]`):
@@ -32,10 +31,6 @@ def accuracy_under_parallelism(
         max_accuracy (`float`, *optional*):
             y_max, the best accuracy of all the methods that are compared on the task, in percent. By default the
             best of this method.
-        alpha (`float`, *optional*, defaults to 3.0):
-            α: how strongly a loss of accuracy is punished.
-        max_drop (`float`, *optional*, defaults to 5.0):
-            Points this many percentage points below the slowest one are left out.
 
     Raises:
         ValueError: if the points do not make a curve or the accuracies are no percentages.
@@ -63,5 +58,5 @@ def accuracy_under_parallelism(
         )
     points = sorted(zip(tokens_per_forward, accuracy, strict=True))
     (first, start), *_ = points
-    weighted = [(rho, y * min(math.exp(-alpha * (1 - y / best)), 1.0)) for rho, y in points if y >= start - max_drop]
+    weighted = [(rho, y * min(math.exp(-3 * (1 - y / best)), 1.0)) for rho, y in points if y >= start - 5]
     return first * start + sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(weighted))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from hf_dparallel_rules.settings import SETTINGS, suggest
+from hf_dparallel_rules.settings import SETTINGS, SettingError, suggest
 
 from .decoding import Evaluation
 from .intervals import accuracy_drop_p_value
@@ -92,8 +92,7 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
     name, _, values = text.partition("=")
     types = {one.name: one.type for one in SETTINGS.values() if one.type in (int, float) and one.has_flag}
     if name not in types:
-        rule = f"`sweep={text}` must start with one of {', '.join(types)}, and an equals sign."
-        raise ValueError(f"{rule} {suggest(name, types)}".rstrip())
+        raise SettingError("sweep", text, f"must start with one of {', '.join(types)}, and =", suggest(name, types))
     try:
         if ":" not in values:
             return name, [types[name](value) for value in values.split(",")]
@@ -103,8 +102,6 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
             raise ValueError("no range")
     except (ValueError, ArithmeticError) as error:
         numbers = "whole numbers" if types[name] is int else "numbers"
-        raise ValueError(
-            f"`sweep={text}` must be of the form {name}=START:STOP:STEP or {name}=VALUE,VALUE,... with {numbers}, "
-            f"steps from START to STOP, and at most {_MAX_VALUES} values."
-        ) from error
+        rule = f"must be of the form {name}=START:STOP:STEP or {name}=VALUE,VALUE,... with {numbers}, steps from START"
+        raise SettingError("sweep", text, f"{rule} to STOP, and at most {_MAX_VALUES} values") from error
     return name, [round(start + index * step, 10) for index in range(num_steps + 1)]

@@ -259,7 +259,7 @@ def test_libraries_of_a_pth_file_can_be_imported(tmp_path):
 
 def test_where_bubblewrap_is_missing_nothing_is_run(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(SandboxUnavailableError, match="which is missing. Install it"):
+    with pytest.raises(SandboxUnavailableError, match="is missing. Install it"):
         run_program("pass")
 
 
