@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from .console import note
 from .options import decoding_options
 
 
@@ -35,23 +34,25 @@ def chat_command(system_prompt: str | None, **options: Any) -> None:
     start = [{"role": "system", "content": system_prompt}] if system_prompt else []
     history = list(start)
     if sys.stdin.isatty():
-        note("/clear forgets the conversation, /exit or Ctrl-D ends the program, Ctrl-C stops an answer.")
+        click.echo(
+            "/clear forgets the conversation, /exit or Ctrl-D ends the program, Ctrl-C stops an answer.", err=True
+        )
     while (text := read_line()) not in (None, "/exit", "/quit", "exit", "quit"):
         if text == "/clear":
             history = list(start)
-            note("The conversation is forgotten.")
+            click.echo("The conversation is forgotten.", err=True)
         elif text:
             messages = [*history, {"role": "user", "content": text}]
             streamer = AnswerStreamer(answerer)
             try:
                 prompt_ids = encode_chat(answerer.tokenizer, messages, **answerer.config.chat_template_kwargs or {})
                 figures = answer(answerer, prompt_ids, generator, streamer)
-                note(f"({describe_cost(figures)}, {figures['latency_s']:.1f} s)")
+                click.echo(f"({describe_cost(figures)}, {figures['latency_s']:.1f} s)", err=True)
             except KeyboardInterrupt:
                 streamer.end()
-                note("(stopped)")
+                click.echo("(stopped)", err=True)
             except (ValueError, FloatingPointError) as error:
-                note(f"Error: {' '.join(str(error).split())}")
+                click.echo(f"Error: {' '.join(str(error).split())}", err=True)
             # A stopped answer stays in the conversation, thoughts do not.
             if streamer.shown[1]:
                 history = [*messages, {"role": "assistant", "content": streamer.shown[1]}]

@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from .console import note
 from .options import decoding_options, json_option, prompt_options
 
 
@@ -32,5 +31,5 @@ def generate_command(stream: bool, **options: Any) -> dict[str, Any]:
     figures = answer(answerer, prompt_ids, generator, AnswerStreamer(answerer) if stream else None)
     if not stream:
         click.echo(figures["text"])
-    note(describe_cost(figures))
+    click.echo(describe_cost(figures), err=True)
     return {"prompt": text} | figures

@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from .console import echo_table, note
 from .options import FOLDER, settings_options
 
 
@@ -48,9 +47,10 @@ def push_command(
         files = files_to_push(path, repo_id, **about)
         card = files[CARD_NAME]
         click.echo(card.decode() if isinstance(card, bytes) else card.read_text(encoding="utf-8"))
-        sizes = {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in files.items()}
-        echo_table({name: f"{size:,} bytes" for name, size in sizes.items()})
-        note(f"Nothing was sent. Not checked: whether you may write to {repo_id}.")
+        for name, content in files.items():
+            size = len(content) if isinstance(content, bytes) else content.stat().st_size
+            click.echo(f"{name}  {size:,} bytes")
+        click.echo(f"Nothing was sent. Not checked: whether you may write to {repo_id}.", err=True)
         return
     how: dict[str, Any] = {"revision": revision, "create_pr": create_pr, "commit_message": commit_message}
     # As in huggingface_hub, the default of an organization applies.

@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import note
 from .options import COUNT, PORT, base_options, settings_options
 
 
 if TYPE_CHECKING:
     from hf_dparallel.serving.api import ServedModel
-
-LOG_LEVELS = click.Choice(("debug", "info", "warning", "error"))
 
 
 def read_api_key(context: click.Context, option: click.Parameter, given: str | None) -> str | None:
@@ -42,8 +39,6 @@ def read_api_key(context: click.Context, option: click.Parameter, given: str | N
 @click.option("--served_model_name", help="Name of MODEL in the API. By default MODEL.")
 @click.option("--batch_size", type=COUNT, help="Prompts decoded together. By default 16 on a GPU, 8 on a CPU.")
 @click.option("--max_waiting", type=click.IntRange(0), default=128, help="Prompts that may wait; more get status 429.")
-@click.option("--grace_seconds", type=click.FloatRange(0), default=30.0, help="Seconds to finish requests at the end.")
-@click.option("--log_level", type=LOG_LEVELS, default="info", help="'info' logs each request with its status.")
 @settings_options
 def serve_command(
     adapters: tuple[str, ...],
@@ -53,8 +48,6 @@ def serve_command(
     served_model_name: str | None,
     batch_size: int | None,
     max_waiting: int,
-    grace_seconds: float,
-    log_level: str,
     **options: Any,
 ) -> None:
     """Answer requests of OpenAI clients over HTTP, until a signal arrives.
@@ -77,13 +70,15 @@ def serve_command(
     listener = listen(host, port)
     address, port = listener.getsockname()[:2]
     if api_key is None and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
-        note(f"Warning: anyone who can reach {host} can use this server. Set --api_key.")
+        click.echo(f"Warning: anyone who can reach {host} can use this server. Set --api_key.", err=True)
     model, tokenizer = load_model(options)
     models = load_adapters(ServedModel(name, model, tokenizer, given), names)
     engine = Engine(model, batch_size or default_batch_size(), max_waiting)
-    server = Server(make_app(models, engine, api_key), engine, grace_seconds, log_level=log_level)
+    server = Server(make_app(models, engine, api_key), engine)
     url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
-    note(f"Serving {', '.join(models)} at {url}/v1, {engine.num_slots} prompts at a time. Ctrl-C stops it.")
+    click.echo(
+        f"Serving {', '.join(models)} at {url}/v1, {engine.num_slots} prompts at a time. Ctrl-C stops it.", err=True
+    )
     # uvicorn ends requests in flight, then raises the signal again, which must not kill this process.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
@@ -92,7 +87,7 @@ def serve_command(
         pass
     finally:
         engine.close()
-    note(f"Stopped. Prompts answered: {engine.num_prompts}.")
+    click.echo(f"Stopped. Prompts answered: {engine.num_prompts}.", err=True)
     if engine.failure is not None:
         raise RuntimeError(f"The decoding thread has failed: {engine.failure!r}") from engine.failure
 

@@ -29,7 +29,6 @@ from hf_dparallel.training.student import special_token_id
 from hf_dparallel.training.trainer import CertaintyForcingTrainer
 from hf_dparallel_rules.settings import suggest
 
-from .console import echo_table, note
 from .loading import DEMO, checked_name, load_split
 
 
@@ -148,7 +147,9 @@ def train(data: DataArguments, training: CertaintyForcingConfig, student: Studen
     if trainer.is_world_process_zero():
         # The last value of everything that was logged.
         figures = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
-        echo_table({name: value for name, value in figures.items() if not name.endswith(("_flos", "_per_second"))})
+        for name, value in figures.items():
+            if not name.endswith(("_flos", "_per_second")):
+                click.echo(f"{name}  {value:.4g}")
         is_raw = tokenizer.chat_template is None or has_texts(splits["train_dataset"])
         command = "generate --raw --prompt TEXT" if is_raw else "chat"
         click.echo(f"\nNext: hf-dparallel {command} --model {quote(training.output_dir)}")
@@ -183,5 +184,5 @@ def drop_long_rows(rows: datasets.Dataset, split: str, max_length: int, **how: A
     kept = rows.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= max_length)
     if not len(kept):
         raise ValueError(f"All rows of `{split}` are longer than max_length={max_length}. Raise --max_length.")
-    note(f"Dropped {len(rows) - len(kept)} of {len(rows)} rows longer than max_length={max_length}.")
+    click.echo(f"Dropped {len(rows) - len(kept)} of {len(rows)} rows longer than max_length={max_length}.", err=True)
     return kept

@@ -4,14 +4,10 @@
 import io
 import re
 import sys
-from types import SimpleNamespace
 
 import pytest
-import torch
 
-from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel_cli import main
-from hf_dparallel_cli.answer_streamer import AnswerStreamer
 
 from ..helpers import make_llada, make_tokenizer
 from .helpers import DECODING, answer
@@ -88,15 +84,3 @@ def test_a_model_without_chat_template_cannot_chat(tmp_path, monkeypatch, capsys
     tokenizer.save_pretrained(tmp_path)
     assert main(["chat", str(tmp_path)]) == 1
     assert "has no chat template: it continues text and cannot chat" in capsys.readouterr().err
-
-
-def test_drafts_are_for_terminals(tiny_llada, monkeypatch, capsys):
-    text = {}
-    for is_terminal in (True, False):
-        monkeypatch.setattr(sys.stdout, "isatty", lambda shown=is_terminal: shown)
-        streamer = AnswerStreamer(SimpleNamespace(tokenizer=make_tokenizer(), config=DiffusionGenerationConfig()))
-        tiny_llada.generate(torch.tensor([[5, 6]]), streamer=streamer, max_new_tokens=8, block_length=8)
-        out = capsys.readouterr().out
-        assert ("\033[33m" in out) == is_terminal and (out == f"{streamer.text}\n") != is_terminal
-        text[is_terminal] = streamer.text
-    assert text[True] == text[False]

@@ -85,10 +85,6 @@ def test_generate_reads_stdin_and_streams(hf, checkpoint, monkeypatch):
         assert hf("generate", *words)[:2] == (0, expected)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     assert "`prompt` is empty" in hf(*flags)[2]
-    # Drafts, in yellow, are for terminals.
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    code, out, _ = hf(*flags, "--prompt", "5 6", "--stream")
-    assert code == 0 and "\033[33m" in out and out.endswith(expected.split()[-1] + "\n")
 
 
 def test_generate_raw_leaves_the_chat_template_out(hf, checkpoint):

@@ -29,14 +29,15 @@ def serve(hf, checkpoint, monkeypatch):
     """Runs the command, and in another thread a client that gets the URL; returns the exit code and what it writes."""
 
     def run(client, *flags):
-        def note(text):
+        def echo(text, err):
+            print(text)
             if text.startswith("Serving"):
                 thread = threading.Thread(target=client, args=(re.search(r"http://\S+/v1", text)[0],))
                 thread.start()
                 threads.append(thread)
 
         threads: list[threading.Thread] = []
-        monkeypatch.setattr("hf_dparallel_cli.serve.note", note)
+        monkeypatch.setattr("hf_dparallel_cli.serve.click.echo", echo)
         code, out, err = hf("serve", checkpoint, *DECODING, "--port", "0", *flags)
         threads[0].join()
         return code, out + err
