@@ -8,17 +8,14 @@ import click
 from .options import FOLDER, settings_options
 
 
-_ENGINE_HELP = "SGLang for SDAR and LLaDA2, LMDeploy for SDAR, transformers for the published code of a family."
-
-
 @click.command()
 @click.argument("student", type=click.Path())
-@click.option("--engine", type=click.Choice(("sglang", "lmdeploy", "transformers")), required=True, help=_ENGINE_HELP)
+@click.option("--engine", type=click.Choice(("sglang", "lmdeploy")), required=True, help="LMDeploy has SDAR only.")
 @click.option("--output_dir", type=FOLDER, required=True, help="New folder for the merged weights.")
 @click.option("--base_model", help="Base model, whose code is copied. By default the one that the student names.")
 @settings_options
 def export_command(student: str, engine: str, output_dir: str, base_model: str | None, **settings: Any) -> None:
-    """Write a student for a serving engine, or for the published code of its family.
+    """Write an SDAR or LLaDA2 student for a serving engine.
 
     STUDENT is a model or adapter: its name on the Hub, or a folder. The line that starts the engine is printed.
 

@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Students as serving engines and the published code read them, and those that an engine cannot serve."""
+"""Students as serving engines read them, and those that an engine cannot serve."""
 
-import ast
 import json
 import shlex
 
@@ -98,18 +97,14 @@ def test_editing_in_the_words_of_sglang(tmp_path):
     assert settings == {"threshold": 0.9, "block_size": 4, "edit_threshold": 0.8, "max_post_edit_steps": 4}
 
 
-@pytest.mark.parametrize("make", [make_sdar, make_llada])
-def test_a_student_for_the_published_code(tmp_path, capsys, make):
-    save(tmp_path / "base", make(), code=True)
-    save(tmp_path / "student", make(), {"entropy_threshold": 0.5})
-    command = ["export", str(tmp_path / "student"), "--engine", "transformers", "--base_model", str(tmp_path / "base")]
+def test_the_command_overrides_the_recipe(tmp_path, capsys):
+    save(tmp_path / "base", MAKERS["sdar"](), code=True)
+    save(tmp_path / "student", MAKERS["sdar"]())
     out = tmp_path / "it's {} out"
-    assert main([*command, "--output_dir", str(out), "--entropy_threshold", "0.3"]) == 0
-    python, _, code, folder = shlex.split(capsys.readouterr().out.splitlines()[0])
-    assert (python, folder) == ("python", str(out)) and ast.parse(code)
-    config = json.loads((out / "config.json").read_text())
-    assert (config["architectures"], config["model_type"]) == (["TheModel"], make().config.model_type)
-    assert AutoModelForMaskedLM.from_pretrained(out).generation_config.entropy_threshold == 0.3
+    command = ["export", str(tmp_path / "student"), "--engine", "sglang", "--base_model", str(tmp_path / "base")]
+    assert main([*command, "--output_dir", str(out), "--confidence_threshold", "0.7"]) == 0
+    assert str(out) in shlex.split(capsys.readouterr().out.splitlines()[0])
+    assert AutoModelForMaskedLM.from_pretrained(out).generation_config.confidence_threshold == 0.7
 
 
 def test_a_head_that_was_trained_is_not_tied(tmp_path):
@@ -143,8 +138,7 @@ REFUSED = {
     "a penalty": ("sglang", {}, {"repetition_penalty": 1.2}, "repetition_penalty"),
     "blocks of the answer": ("sglang", {}, {"block_origin": "answer"}, "block_origin"),
     "editing for LMDeploy": ("lmdeploy", {}, {"editing_threshold": 0.5}, "editing_threshold"),
-    "a tokenizer that is too large": ("transformers", {"vocab_size": 8, "mask_token_id": 7}, {}, "tokenizer has"),
-    "no code": ("transformers", {}, {}, "engine"),
+    "a tokenizer that is too large": ("sglang", {"vocab_size": 8, "mask_token_id": 7}, {}, "tokenizer has"),
     "no tokenizer": ("sglang", {"tokenizer": False}, {}, "tokenizer"),
 }
 

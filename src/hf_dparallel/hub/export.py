@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Exports a student as a folder that SGLang, LMDeploy, or the published code of its family loads."""
+"""Exports a student as a folder that SGLang or LMDeploy loads."""
 
 import os
 import shlex
@@ -32,8 +32,6 @@ COMMANDS = {
     "lmdeploy": "lmdeploy serve api_server {folder} --backend pytorch --trust-remote-code "
     "--dllm-block-length {block_size} --dllm-unmasking-strategy low_confidence_dynamic "
     "--dllm-confidence-threshold {threshold}",
-    "transformers": "python -c 'import sys; from transformers import AutoModel; "
-    "AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True)' {folder}",
 }
 # Our settings that the engines have, by their names for them.
 _EDITING = {"edit_threshold": "editing_threshold", "max_post_edit_steps": "max_post_steps"}
@@ -49,7 +47,7 @@ def export_for_engine(
     base_model: str | None = None,
     generation_config: DiffusionGenerationConfig | None = None,
 ) -> str:
-    r"""Writes a student as a folder that SGLang, LMDeploy or the published code of its family loads.
+    r"""Writes a student as a folder that SGLang or LMDeploy loads.
 
     The folder holds merged weights under the published names, `config.json` with the architecture that the engine
     knows, tokenizer and chat template, the code of the base model if it has some, the recipe, and the settings of the
@@ -57,16 +55,15 @@ def export_for_engine(
 
     Args:
         student (`str` or `os.PathLike`): a model or an adapter: a folder or a Hub id.
-        engine (`str`): `"sglang"`, `"lmdeploy"` or `"transformers"`: the published code, with
-            `trust_remote_code=True`.
+        engine (`str`): `"sglang"` or `"lmdeploy"`.
         output_dir (`str` or `os.PathLike`): the folder, which must be new or empty.
         base_model (`str`, *optional*): the base model, whose code is copied. By default the one that the student
             names.
         generation_config ([`DiffusionGenerationConfig`], *optional*): settings that override the student's recipe.
-            SGLang and LMDeploy decide by `confidence_threshold`.
+            The engines decide by `confidence_threshold`.
 
     Returns:
-        `str`: the line that starts the engine; for `"transformers"`, one that loads the model.
+        `str`: the line that starts the engine.
 
     Raises:
         ValueError: for a family, a token or a recipe that the engine cannot serve.
@@ -87,15 +84,13 @@ def export_for_engine(
         raise ValueError("The student is quantized. Merge the adapter into the base model in its own dtype.")
     recipe = recipe_of(model).updated(**(generation_config.settings() if generation_config else {}))
     published, code = _published(base_model)
-    settings: dict[str, Any] = {}
-    if engine != "transformers":
-        settings = _settings_of(engine, resolve(model, recipe, tokenizer), model)
-        published["architectures"] = [model.config.served_as[engine]]
+    settings = _settings_of(engine, resolve(model, recipe, tokenizer), model)
+    published["architectures"] = [model.config.served_as[engine]]
     if "auto_map" not in published:
-        text = f"{base_model!r} has no code of its own (no `auto_map` in its config.json)"
-        if engine == "transformers":
-            raise SettingError("engine", engine, f"needs published code: {text}", "Pass another `base_model`.")
-        logger.warning(f"{text}, by which {engine} knows the type of the model. Pass the published `base_model`.")
+        logger.warning(
+            f"{base_model!r} has no code of its own (no `auto_map` in its config.json), by which {engine} knows the "
+            "type of the model. Pass the published `base_model`."
+        )
     if tokenizer.chat_template is None:
         logger.warning(f"`{student}` has no chat template. Serve it with plain prompts only.")
     if has_adapter(model):
@@ -129,10 +124,9 @@ def _base_of(model: PreTrainedModel, student: Path) -> str:
 
 
 def _published(base_model: str) -> tuple[dict[str, Any], list[Path]]:
-    """Returns `architectures` and `auto_map` of a base model's `config.json`, and the files of its own code."""
-    config = read_json(Path(cached_file(base_model, CONFIG_NAME)))
-    published = {name: config[name] for name in ("architectures", "auto_map") if config.get(name)}
-    values = published.get("auto_map", {}).values()
+    """Returns the `auto_map` of a base model's `config.json`, if it has one, and the files of its own code."""
+    auto_map = read_json(Path(cached_file(base_model, CONFIG_NAME))).get("auto_map")
+    values = (auto_map or {}).values()
     references = [one for value in values for one in (value if isinstance(value, list) else [value]) if one]
     # Code of another repository is loaded from there.
     names = list(dict.fromkeys(one.partition(".")[0] for one in references if "--" not in one))
@@ -141,7 +135,7 @@ def _published(base_model: str) -> tuple[dict[str, Any], list[Path]]:
         files.append(Path(cached_file(base_model, f"{name}.py")))
         # Also the files that these import, in turn.
         names += set(get_relative_imports(files[-1])) - set(names)
-    return published, files
+    return {"auto_map": auto_map} if auto_map else {}, files
 
 
 def _settings_of(engine: str, config: DiffusionGenerationConfig, model: PreTrainedModel) -> dict[str, Any]:
