@@ -41,7 +41,6 @@ INSTALL_REQUIRES = [
     "evaluate>=0.4.5",
     "huggingface-hub>=1.32",
     "peft>=0.21",  # 0.20 has another VeRA, and 0.19 does not fit transformers 5.23
-    "rich>=13.8",
     "trl>=1.10",
 ]
 EXTRAS = {

@@ -9,7 +9,6 @@ from hf_dparallel import enable_diffusion_generation
 from hf_dparallel.data.trajectories import generate_trajectories
 from hf_dparallel.evaluation.lm_eval.likelihood import estimate_log_likelihood
 from hf_dparallel.generation.configuration import DiffusionGenerationConfig
-from hf_dparallel.inspection.plots import committed_confidence
 from hf_dparallel.serving.engine import Engine
 
 from ..helpers import (
@@ -171,10 +170,6 @@ def test_trajectories():
 
 def test_measures_of_an_answer(devices):
     model = devices.move(small_llada())
-    ids, mask = (tensor.to("cuda") for tensor in left_padded([[2, 3, 4], *INFILLING], pad=1))
-    settings = SETTINGS | {"max_new_tokens": 0, "output_certainty": True, "return_dict_in_generate": True}
-    out = model.generate(ids, attention_mask=mask, **settings)
-    committed_confidence(out)
     estimate = estimate_log_likelihood(model, [2, 3, 4], [5, 6, 7, 8], MASK, 16, 4, rng("cpu", 0))
     assert estimate == pytest.approx(
         estimate_log_likelihood(small_llada(), [2, 3, 4], [5, 6, 7, 8], MASK, 16, 4, rng("cpu", 0))

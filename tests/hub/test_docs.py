@@ -16,7 +16,7 @@ PUBLISHED_BASE = "GSAI-ML/LLaDA-8B-Instruct"
 
 def test_the_page_runs(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    published = hub.repositories[f"models/{PUBLISHED_BASE}"] = hub.repositories[f"models/{BASE}"]
+    hub.repositories[f"models/{PUBLISHED_BASE}"] = hub.repositories[f"models/{BASE}"]
     folder = save_adapter(tmp_path / "llada-dparallel")
     edit_json(folder / "adapter_config.json", base_model_name_or_path=PUBLISHED_BASE)
     shutil.copytree(folder, tmp_path / "code")

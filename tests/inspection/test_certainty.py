@@ -8,7 +8,7 @@ import torch
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.answerer import Answerer
-from hf_dparallel.inspection.plots import committed_confidence, mean_confidence
+from hf_dparallel.inspection.plots import mean_confidence
 
 from ..helpers import make_llada, make_tokenizer
 
@@ -61,12 +61,3 @@ def test_mean_confidence_of_a_decode(out):
                 seen = [float(out.confidences[row, s, token]) for s in range(min(step + 1, out.confidences.shape[1]))]
                 values.append([value for value in seen if not math.isnan(value)][-1])
             assert float(measured[step, token]) == pytest.approx(sum(values) / len(values), abs=1e-6)
-
-
-def test_confidence_of_committed_tokens(out):
-    confidence = committed_confidence(out)
-    assert (out.commit_step == -1).any(), "an answer has to end early for this test to mean something"
-    for row in range(len(PROMPTS)):
-        steps = enumerate(out.commit_step[row].tolist())
-        at_commit = [float(out.confidences[row, step, column]) for column, step in steps if step >= 0]
-        assert float(confidence[row]) == pytest.approx(sum(at_commit) / len(at_commit), abs=1e-6)

@@ -1,32 +1,20 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""A decode as text, held against what `generate` returns, and what the terminal shows of it."""
-
-import io
+"""A decode as text, held against what `generate` returns."""
 
 import pytest
 import torch
-from rich.console import Console
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.inspection.text import print_answer, print_passes
 from hf_dparallel.inspection.trace import trace_decode, trace_output
 
 from ..helpers import MASK, exact_model, make_dream, make_llada, make_sdar, make_tokenizer
-from .helpers import make_trace
 
 
 RECIPE = DiffusionGenerationConfig(max_new_tokens=16, block_length=8, entropy_threshold=1.0, eos_token_id=34)
 SHOWN = {"output_certainty": True, "return_dict_in_generate": True}
-
-
-def printed(show, trace, color=False) -> list[str]:
-    """The lines that a function prints."""
-    console = Console(file=io.StringIO(), force_terminal=color, color_system="256" if color else None)
-    show(trace, console)
-    return console.file.getvalue().splitlines()
 
 
 def test_trace_holds_what_generate_returns():
@@ -85,7 +73,6 @@ def test_row_of_a_padded_batch_and_of_an_infilled_prompt():
     settings = {"max_new_tokens": 10, "block_length": 4, "block_origin": "answer"}
     of_answer = trace_decode(make_sdar(), tokenizer, [9], RECIPE.updated(**settings))
     assert of_answer.blocks == [range(0, 4), range(4, 8), range(8, 10)]
-    assert printed(print_passes, infilled)[-1].endswith("".join(text for ((_, text),) in infilled.changes))
 
 
 def test_output_without_certainty_is_refused():
@@ -105,55 +92,7 @@ def test_parts_of_a_character_are_named():
     assert [text for ((_, text),) in trace.changes[:3]] == [" the", "ĠÃ", "©"]
 
 
-def test_lines_show_what_stands_after_each_pass():
-    assert printed(print_passes, make_trace()) == [
-        "pass 1/2  +2    ░ . <end> ░",
-        "pass 2/2  +1    five . <end>",
-    ]
-    assert printed(print_answer, make_trace()) == ["Teacher, 2 passes, 1.50 tokens per pass", "five . <end>"]
-    # What has not been reached is left out.
-    first, last = printed(
-        print_passes, make_trace(changes=[[(0, "five")], [(0, ".")], [(1, "<end>")], [(1, "<end>")]])
-    )
-    assert first.endswith("+2    five .") and last.endswith("five . <end> <end>")
-
-
-def test_tokens_are_coloured_from_first_to_last_pass():
-    first, last = "\033[38;5;233;48;5;146m", "\033[38;5;233;48;5;229m"
-    assert printed(print_passes, make_trace(), color=True)[1] == (
-        f"pass 2/2  +1    {last}five\033[0m {first}.\033[0m {first}<end>\033[0m"
-    )
-    title, answer = printed(print_answer, make_trace(), color=True)
-    assert title.startswith("Teacher, 2 passes") and "pass 1 \033[48;5;146m" in title and title.endswith(" pass 2")
-    assert answer == f"{last}five\033[0m {first}.\033[0m {first}<end>\033[0m"
-    last_line = printed(print_answer, make_trace(changes=[[(0, "<end>")]] * 4, nfe=1), color=True)[-1]
-    assert last_line.endswith(f"{first}<end>\033[0m")
-
-
-def test_tokens_neither_break_lines_nor_move_the_cursor():
-    tokens = [" a", "\n", "\033[2J", "\N{RIGHT-TO-LEFT OVERRIDE}b"]
-    trace = make_trace(changes=[[(0, token)] for token in tokens], nfe=1)
-    # These tokens bring their spaces along.
-    assert printed(print_answer, trace)[1:] == [r" a\n\x1b[2J\u202eb"]
-
-
-@pytest.mark.parametrize(
-    ("environment", "has_color"),
-    [({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
-)
-def test_colours_are_for_terminals_that_are_to_show_them(monkeypatch, environment, has_color):
-    for name, value in ({"TERM": "xterm-256color", "COLORTERM": ""} | environment).items():
-        monkeypatch.setenv(name, value)
-    lines = {}
-    for is_terminal in (True, False):
-        stream = io.StringIO()
-        print_answer(make_trace(), Console(file=stream, force_terminal=is_terminal))
-        lines[is_terminal] = stream.getvalue()
-    assert "\033[" not in lines[False] and ("\033[" in lines[True]) is has_color
-    assert ("pass 1" in lines[True]) is has_color
-
-
-def test_revised_tokens_are_seen_pass_by_pass():
+def test_revised_tokens_are_in_the_trace():
     model, tokenizer = exact_model(make_dream), make_tokenizer()
     bold = {"max_new_tokens": 20, "block_length": 8, "entropy_bound": 2.0, "stop_at_eos": False}
     recipe = DiffusionGenerationConfig(revocation_threshold=0.9, **bold)
@@ -166,6 +105,3 @@ def test_revised_tokens_are_seen_pass_by_pass():
         texts = [trace.standing(position, number)[1] for position in range(20)]
         # A mask, and nothing else, is predicted by the next pass.
         assert [position for position in range(20) if texts[position] is None] == list(trace.predictions[number])
-    lines = printed(print_passes, trace)
-    taken_back = sum(int(line.split(" -")[1].split()[0]) for line in lines if " -" in line)
-    assert taken_back == out.num_revisions

@@ -45,7 +45,6 @@ _LEGEND = (
     '<p class="legend">first pass <i class="ramp"></i> last pass &emsp; '
     '<i class="mask"></i> a mask, filled as high as its confidence</p>'
 )
-Traces = tuple[DecodeTrace, DecodeTrace]
 
 
 class Pair:
@@ -61,7 +60,7 @@ class Pair:
         self.tokenizer = AutoTokenizer.from_pretrained(self.model.config.name_or_path)
         self.recipe = recipe_of(self.model)
 
-    def answer(self, question: str, **settings: Any) -> Traces:
+    def answer(self, question: str, **settings: Any) -> tuple[DecodeTrace, DecodeTrace]:
         """Decodes the answers of both, that of the base model with one token per pass."""
         messages = [{"role": "user", "content": question}]
         prompt_ids = encode_chat(self.tokenizer, messages, **self.recipe.chat_template_kwargs or {})
@@ -124,9 +123,7 @@ def make_page(student: str, questions: Sequence[str] = QUESTIONS) -> "gr.Blocks"
                 with gr.Column():
                     gr.Markdown(f"### {name}")
                     panels.append(gr.HTML(elem_id=name.split()[0].lower()))
-        passes = gr.Slider(0, 1, 0, step=1, label="Pass", visible=False)
         gr.HTML(_LEGEND)
-        traces = gr.State()
 
         def answer(question: str, threshold: float, length: int) -> Iterator[dict[Any, Any]]:
             if not question.strip():
@@ -136,24 +133,19 @@ def make_page(student: str, questions: Sequence[str] = QUESTIONS) -> "gr.Blocks"
             except ValueError as error:
                 raise gr.Error(str(error)) from error
             longest = max(trace.nfe for trace in both)
-            yield {traces: both, passes: gr.Slider(0, longest, 0, visible=True)}
             for number in range(longest + 1):
-                yield show(both, number) | {passes: number}
+                yield {panel: pair.to_html(trace, number) for panel, trace in zip(panels, both, strict=True)}
                 # At most six seconds in all.
                 time.sleep(min(6 / longest, 0.3))
-
-        def show(both: Traces, number: int) -> dict[Any, Any]:
-            return {panel: pair.to_html(trace, number) for panel, trace in zip(panels, both, strict=True)}
 
         # One at a time: both answers come from one model, whose adapter is switched.
         gr.on(
             [button.click, question.submit],
             answer,
             [question, *settings],
-            [*panels, passes, traces],
+            panels,
             api_name="answer",
             show_progress="hidden",
             concurrency_limit=1,
         )
-        passes.input(show, [traces, passes], panels, api_visibility="private", show_progress="hidden")
     return page

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..generation.answerer import Answerer
-from ..generation.output import DiffusionGenerationOutput
-from .trace import required
 
 
 if TYPE_CHECKING:
@@ -83,13 +81,6 @@ def certainty_of(answerer: Answerer, prompt_ids: Sequence[list[int]]) -> torch.F
     """Decodes up to 64 prompts, and returns the mean confidence of every position over the first 16 passes."""
     out = answerer.with_(output_certainty=True).decode(prompt_ids[:64], "Certainty")
     return mean_confidence(out.confidences, num_passes=16)
-
-
-def committed_confidence(out: DiffusionGenerationOutput) -> torch.FloatTensor:
-    """Returns the mean confidence at which the tokens of each answer were committed, `(batch_size,)` (Fig. 2a)."""
-    committed = out.commit_step >= 0
-    at_commit = required(out, "confidences").gather(1, out.commit_step.clamp(min=0)[:, None])[:, 0]
-    return at_commit.masked_fill(~committed, 0).sum(dim=1) / committed.sum(dim=1)
 
 
 def _make_axes(width: float, widths: Sequence[float]) -> tuple["Figure", list["Axes"]]:
