@@ -233,7 +233,7 @@ def test_missing_hub_model_and_adapter_are_1(hf):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--dataset missing.jsonl", "`dataset=missing.jsonl` does not exist"),
+        ("--dataset missing.jsonl", "`dataset=missing.jsonl` cannot be loaded"),
         ("--dataset ./missing", "`dataset=./missing` does not exist"),
         (
             "--dataset questions.jsonl --prompt_column text",
@@ -241,7 +241,7 @@ def test_missing_hub_model_and_adapter_are_1(hf):
         ),
         ("--dataset questions.jsonl", "has no `prompt` or `messages` or "),
         ("--dataset names.csv", "Check that it has rows"),
-        ("--dataset texts.xlsx", "`dataset=texts.xlsx` has an unsupported file type. Supported: .csv, "),
+        ("--dataset texts.xlsx", "`texts.xlsx` cannot be read: "),
         ("--dataset ./empty/", "`dataset=./empty/` cannot be loaded: "),
         ("--dataset questions.jsonl --prompt_column question --answer_column gold", "has no `gold`"),
         (

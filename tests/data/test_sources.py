@@ -22,9 +22,6 @@ def test_folders_of_save_to_disk_and_compressed_files(tmp_path):
     assert load_rows(str(tmp_path / "saved"), split="train[1:]")["prompt"][:] == ["7"]
     rows.to_json(tmp_path / "rows.jsonl.gz", compression="gzip")
     assert load_rows(str(tmp_path / "rows.jsonl.gz"))[:] == rows[:]
-    (tmp_path / "rows.xml").write_text("x")
-    with pytest.raises(ValueError, match="unsupported file type"):
-        load_rows(str(tmp_path / "rows.xml"))
 
 
 def test_a_file_has_one_split(tmp_path):
@@ -34,8 +31,8 @@ def test_a_file_has_one_split(tmp_path):
         load_rows(str(rows), split="test")
 
 
-@pytest.mark.parametrize("name", ["bad.json", "bad.parquet", "empty.parquet"])
+@pytest.mark.parametrize("name", ["bad.json", "bad.parquet", "empty.parquet", "unknown.xlsx"])
 def test_files_that_cannot_be_read_are_named(tmp_path, name):
     (tmp_path / name).write_text('{"a": 1}\n{"a"' * ("bad" in name))
-    with pytest.raises(ValueError, match=f"{name}` cannot be read as a {name.split('.')[1]} file .*Check that"):
+    with pytest.raises(ValueError, match=f"{name}` cannot be read: .*Check that"):
         load_rows(str(tmp_path / name))

@@ -8,8 +8,6 @@ import datasets
 from .folder import MANIFEST_NAME, trajectory_files
 
 
-_FORMATS = {"csv": "csv", "tsv": "csv", "json": "json", "jsonl": "json", "parquet": "parquet", "arrow": "arrow"}
-_FORMATS |= {"txt": "text"}
 # What `Dataset.save_to_disk` writes beside the rows.
 _SAVED_NAME = "state.json"
 
@@ -17,7 +15,7 @@ _SAVED_NAME = "state.json"
 def has_one_split(name: str) -> bool:
     """Tells whether a dataset is in a file or a folder of trajectories, whose only split is `train`."""
     path = Path(name)
-    return path.is_file() or bool(_format(path)) or any((path / x).is_file() for x in (MANIFEST_NAME, _SAVED_NAME))
+    return path.is_file() or any((path / x).is_file() for x in (MANIFEST_NAME, _SAVED_NAME))
 
 
 def load_rows(name: str, config: str | None = None, split: str = "train") -> datasets.Dataset:
@@ -32,26 +30,21 @@ def load_rows(name: str, config: str | None = None, split: str = "train") -> dat
     files = [path]
     if path.is_dir():
         files = trajectory_files(path) if (path / MANIFEST_NAME).is_file() else sorted(path.glob("*.arrow"))
-    elif not path.is_file():
-        raise FileNotFoundError(f"`dataset={name}` does not exist. Check the path.")
-    file_format = _format(files[0])
-    if file_format is None:
-        raise ValueError(f"`dataset={name}` has an unsupported file type. Supported: .{', .'.join(_FORMATS)}, or .gz.")
     if split.partition("[")[0] not in ("train", "all"):
         raise ValueError(
             f"`{name}` has only the split 'train', got {split!r}. Leave the split out. To hold out a part during "
             'training, use --dataset_train_split "train[:90%]" --dataset_test_split "train[90%:]".'
         )
-    options = {"sep": "\t"} if ".tsv" in files[0].suffixes else {}
+    names = [str(file.resolve()) for file in files]
+    # `datasets` knows a file by its ending, and refuses what it has saved itself.
+    source = "arrow" if (path / _SAVED_NAME).is_file() else str(files[0].parent.resolve())
     try:
-        return datasets.load_dataset(file_format, data_files=list(map(str, files)), split=split, **options)
+        return datasets.load_dataset(source, data_files=names, split=split)
     # An empty file raises `StopIteration`.
-    except (datasets.exceptions.DatasetGenerationError, ValueError, StopIteration) as error:
+    except (datasets.exceptions.DatasetsError, OSError, ValueError, StopIteration) as error:
+        # After this, `datasets` lists hundreds of endings.
+        problem = repr(error.__cause__ or error).partition(" with any supported")[0]
         raise ValueError(
-            f"`{files[0]}` cannot be read as a {file_format} file ({error.__cause__ or error!r}). Check that it has "
-            "rows, is not damaged, and that its format matches its name."
+            f"`{files[0]}` cannot be read: {problem}. Check that it has rows, is not damaged, and has the ending of "
+            "its format, such as .jsonl, .csv or .parquet."
         ) from error
-
-
-def _format(path: Path) -> str | None:
-    return _FORMATS.get((path.with_suffix("") if path.suffix == ".gz" else path).suffix.lstrip("."))
