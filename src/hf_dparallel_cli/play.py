@@ -18,6 +18,6 @@ def play_command(port: int, browser: bool) -> None:
     from hf_dparallel.environment import require
 
     require("hf-dparallel play", "gradio")
-    from hf_dparallel.inspection.play import CSS, make_page
+    from hf_dparallel.inspection.play import make_page
 
-    make_page(STUDENT).launch(css=CSS, server_port=port or None, inbrowser=browser)
+    make_page(STUDENT).launch(server_port=port or None, inbrowser=browser)

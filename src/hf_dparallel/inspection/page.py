@@ -12,19 +12,6 @@ from typing import Any
 from .trace import DecodeTrace, Prediction
 
 
-# The colours of passes: `--when` goes from 0 for the first pass, violet, to 1 for the last, yellow. `.ramp` is the
-# scale, for a legend. Masks are filled as high as their `--confidence`.
-PASS_COLORS = """\
-.by-pass { color: light-dark(#111111, #ffffff); background: light-dark(
-  oklch(calc(0.76 + 0.19 * var(--when)) 0.1 calc(300 - 200 * var(--when))),
-  oklch(calc(0.36 + 0.18 * var(--when)) 0.08 calc(300 - 200 * var(--when)))); }
-.ramp { background: linear-gradient(to right in oklch decreasing hue,
-  light-dark(oklch(0.76 0.1 300), oklch(0.36 0.08 300)), light-dark(oklch(0.95 0.1 100), oklch(0.54 0.08 100))); }
-.mask { background: linear-gradient(to top, light-dark(#8a93a3, #7d8798) calc(var(--confidence, 0) * 100%),
-  light-dark(#dfe3e9, #2f343d) 0); }
-"""
-
-
 def write_page(traces: Sequence[DecodeTrace], path: str | os.PathLike, title: str = "Parallel decoding") -> None:
     """Writes a page that steps through decodes pass by pass, side by side if there are several.
 
@@ -37,7 +24,7 @@ def write_page(traces: Sequence[DecodeTrace], path: str | os.PathLike, title: st
         raise ValueError("`traces` is empty. Give at least one decode to show.")
     data = json.dumps(page_data(traces), separators=(",", ":"))
     # Without `<`, no text of a model can end the element that holds it, by `</script>`.
-    parts = {"__TITLE__": html.escape(title), "__DATA__": data.replace("<", "\\u003c"), "__PASS_COLORS__": PASS_COLORS}
+    parts = {"__TITLE__": html.escape(title), "__DATA__": data.replace("<", "\\u003c")}
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     page = re.sub("|".join(parts), lambda found: parts[found[0]], template)
     Path(path).parent.mkdir(parents=True, exist_ok=True)

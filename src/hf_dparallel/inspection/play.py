@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The page of `hf-dparallel play` and of the Space: a base model and its student answer a question. Needs gradio."""
 
-import html
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +11,6 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from ..data.prompts import encode_chat
 from ..generation.compatibility import active_adapter, set_adapter
 from ..generation.configuration import recipe_of
-from .page import PASS_COLORS
 from .trace import DecodeTrace, trace_decode
 
 
@@ -26,25 +24,14 @@ QUESTIONS = (
     "Emma has twenty-three books and buys eight more. How many books does she have?",
     "What is the capital of France?",
 )
-CSS = f"""
-.gradio-container {{ color-scheme: light; }}
-.dark .gradio-container, .gradio-container.dark {{ color-scheme: dark; }}
-{PASS_COLORS}
-.answer {{ line-height: 1.9; overflow-wrap: anywhere; white-space: pre-wrap; min-height: 4rem; }}
-.by-pass {{ border-radius: 0.25rem; padding: 0.1rem 0; }}
-.by-pass.new {{ box-shadow: 0 0 0 1px var(--body-text-color); }}
-.mask, .legend i {{ display: inline-block; width: 1.1ch; height: 1em; margin: 0 0.15ch; vertical-align: -0.15em; }}
-.legend .ramp {{ width: 6rem; }}
-.legend .mask {{ --confidence: 0.5; }}
-"""
 _INTRODUCTION = (
     "# A diffusion model and its student\nThe model answers a question alone and as {student}, which was distilled "
-    "with [dParallel](https://huggingface.co/papers/2509.26488) to be certain of many tokens at once."
+    "with [dParallel](https://huggingface.co/papers/2509.26488) to be certain of many tokens at once. The "
+    "later a token was committed, the stronger is its colour."
 )
-_LEGEND = (
-    '<p class="legend">first pass <i class="ramp"></i> last pass &emsp; '
-    '<i class="mask"></i> a mask, filled as high as its confidence</p>'
-)
+_MASK = "░"
+# A text, and how late it was committed.
+Frame = list[tuple[str, str | float | None]]
 
 
 class Pair:
@@ -67,36 +54,25 @@ class Pair:
         fast = self.recipe.updated(**settings)
         try:
             set_adapter(self.model, None)
-            base = trace_decode(self.model, self.tokenizer, prompt_ids, fast.one_token_per_pass())
+            base = trace_decode(self.model, self.tokenizer, prompt_ids, fast.one_token_per_pass(), "Base model")
         finally:
             set_adapter(self.model, self.adapter)
-        return base, trace_decode(self.model, self.tokenizer, prompt_ids, fast)
+        return base, trace_decode(self.model, self.tokenizer, prompt_ids, fast, "Student")
 
-    def to_html(self, trace: DecodeTrace, num_passes: int) -> str:
-        """Returns an answer after `num_passes`, each token in the colour of its pass, and its cost so far."""
-        num_passes = min(num_passes, trace.nfe)
-        predicted = trace.predictions[num_passes - 1] if num_passes else {}
-        spans: list[str] = []
+    def frame(self, trace: DecodeTrace, num_passes: int) -> Frame:
+        """Returns an answer after `num_passes`, each token with its pass as a fraction of all."""
+        spans: Frame = []
         for position in range(len(trace.changes)):
             step, text = trace.standing(position, num_passes)
-            if text is not None and text.strip() not in self.tokenizer.all_special_tokens:
-                new = " new" * (step == num_passes - 1 < trace.nfe - 1)
-                # A space has no colour, which would stand out at the end of a line.
-                word = text.lstrip(" ")
-                space = " " * (len(text) - len(word)) if spans else ""
-                when = f"--when:{step / max(trace.nfe - 1, 1):.3f}"
-                spans.append(f'{space}<span class="by-pass{new}" style="{when}">{html.escape(word)}</span>')
-            elif text is None and num_passes < trace.nfe:
-                confidence = predicted[position].confidence if position in predicted else 0
-                spans.append(f'<span class="mask" style="--confidence:{confidence:.3f}"></span>')
-        cost = f"{num_passes} pass{'es' * (num_passes != 1)}"
-        if num_passes == trace.nfe:
-            cost += f", {trace.tokens_per_forward:.1f} tokens per pass"
-        return f'<div class="answer">{"".join(spans)}</div><p><b>{cost}</b></p>'
+            if text is None and num_passes < trace.nfe:
+                spans.append((_MASK, None))
+            elif text is not None and text.strip() not in self.tokenizer.all_special_tokens:
+                spans.append((text if spans else text.lstrip(" "), (step + 1) / trace.nfe))
+        return spans
 
 
 def make_page(student: str, questions: Sequence[str] = QUESTIONS) -> "gr.Blocks":
-    """Loads a student and its base model, and returns the page that plays their answers. Launch it with [`CSS`].
+    """Loads a student and its base model, and returns the page that plays their answers.
 
     Args:
         student (`str`): the adapter, which says itself what its base is; or a model without any.
@@ -118,12 +94,9 @@ def make_page(student: str, questions: Sequence[str] = QUESTIONS) -> "gr.Blocks"
         button = gr.Button("Answer", variant="primary", interactive=False)
         page.load(lambda: gr.Button(interactive=True), None, button, api_visibility="private", show_progress="hidden")
         with gr.Row():
-            panels = []
-            for name in ("Base model, one token per pass", "Student"):
-                with gr.Column():
-                    gr.Markdown(f"### {name}")
-                    panels.append(gr.HTML(elem_id=name.split()[0].lower()))
-        gr.HTML(_LEGEND)
+            panels = [
+                gr.HighlightedText(elem_id=name.split()[0].lower(), label=name) for name in ("Base model", "Student")
+            ]
 
         def answer(question: str, threshold: float, length: int) -> Iterator[dict[Any, Any]]:
             if not question.strip():
@@ -134,7 +107,10 @@ def make_page(student: str, questions: Sequence[str] = QUESTIONS) -> "gr.Blocks"
                 raise gr.Error(str(error)) from error
             longest = max(trace.nfe for trace in both)
             for number in range(longest + 1):
-                yield {panel: pair.to_html(trace, number) for panel, trace in zip(panels, both, strict=True)}
+                yield {
+                    panel: gr.HighlightedText(pair.frame(trace, number), label=cost_of(trace, number))
+                    for panel, trace in zip(panels, both, strict=True)
+                }
                 # At most six seconds in all.
                 time.sleep(min(6 / longest, 0.3))
 
@@ -149,3 +125,10 @@ def make_page(student: str, questions: Sequence[str] = QUESTIONS) -> "gr.Blocks"
             concurrency_limit=1,
         )
     return page
+
+
+def cost_of(trace: DecodeTrace, num_passes: int) -> str:
+    """Describes what an answer has cost after `num_passes`."""
+    num_passes = min(num_passes, trace.nfe)
+    whole = f", {trace.tokens_per_forward:.1f} tokens per pass" if num_passes == trace.nfe else ""
+    return f"{trace.name}: {num_passes} pass{'es' * (num_passes != 1)}{whole}"
