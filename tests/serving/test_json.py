@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from hf_dparallel.serving.api import ChatBody, read_request
+from hf_dparallel.serving.api import ChatBody, Completion
 from hf_dparallel.serving.engine import RequestError
 from hf_dparallel.serving.json import JsonAnswer, compile_schema
 
@@ -176,7 +176,7 @@ def test_clients_get_any_object(json_server, served_json, tokenizer):
         (answer,) = client.chat.completions.create(**asked).choices
         # The tiny model never comes to the end of its first key.
         assert answer.message.content.startswith('{"') and answer.finish_reason == "length"
-    schema = read_request(ChatBody, asked, served_json, 9).prompts[0].json
+    schema = Completion(ChatBody, asked, served_json, 9).prompts[0].json
     ids = tokenizer('{"a": {"b": [1, null]}}')["input_ids"]
     eos = tokenizer.eos_token_id
     assert schema.commit([*ids, eos], torch.zeros(9)) == ([*ids, eos], [])
@@ -236,14 +236,14 @@ def nested(depth: int) -> dict:
 def test_what_cannot_be_answered_is_refused(served_json, fields, param):
     body = {"messages": [{"role": "user", "content": "x"}]} | fields
     with pytest.raises(RequestError) as refused:
-        read_request(ChatBody, body, served_json, 9)
+        Completion(ChatBody, body, served_json, 9)
     assert (refused.value.param, refused.value.status) == (param, 400)
 
 
 def test_the_setting_that_revises_tokens_is_named(served_json):
     body = {"messages": [{"role": "user", "content": "x"}], "revocation_threshold": 0.5} | json_schema(type="null")
     with pytest.raises(RequestError, match="revise no tokens. Send `revocation_threshold=0.0`"):
-        read_request(ChatBody, body, served_json, 9)
+        Completion(ChatBody, body, served_json, 9)
 
 
 @pytest.mark.parametrize(
@@ -281,5 +281,5 @@ def test_no_schema_takes_long(served_json, tokenizer, value):
 def test_a_tokenizer_of_words_is_refused(served):
     body = {"messages": [{"role": "user", "content": "x"}]} | json_schema(type="null")
     with pytest.raises(RequestError, match="tokenizer") as refused:
-        read_request(ChatBody, body, served, 9)
+        Completion(ChatBody, body, served, 9)
     assert refused.value.param == "response_format"

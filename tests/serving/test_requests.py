@@ -8,7 +8,7 @@ import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.serving.api import ChatBody, TextBody, read_request
+from hf_dparallel.serving.api import ChatBody, Completion, TextBody
 from hf_dparallel.serving.engine import RequestError
 from hf_dparallel.serving.text import encode_chat
 
@@ -23,7 +23,7 @@ def said(role, **fields) -> dict:
 
 def chat(served, **fields):
     """The prompt of a chat for the engine."""
-    (prompt,) = read_request(ChatBody, CHAT | fields, served, max_prompts=9).prompts
+    (prompt,) = Completion(ChatBody, CHAT | fields, served, max_prompts=9).prompts
     return prompt
 
 
@@ -32,7 +32,7 @@ def ids_of(served, **fields) -> list[int]:
 
 
 def texts(served, prompt) -> list[list[int]]:
-    return [each.input_ids.tolist() for each in read_request(TextBody, {"prompt": prompt}, served, 9).prompts]
+    return [each.input_ids.tolist() for each in Completion(TextBody, {"prompt": prompt}, served, 9).prompts]
 
 
 def test_a_plain_chat(served):
@@ -84,7 +84,7 @@ def test_settings_of_the_request_win(served):
         "temperature": 0.7, "top_p": 0.9, "top_k": 5, "confidence_threshold": 0.8, "block_length": 16, "seed": 3,
         "stop": "a", "max_new_tokens": 32,
     }  # fmt: skip
-    request = read_request(ChatBody, asked, served, 9)
+    request = Completion(ChatBody, asked, served, 9)
     (prompt,), config = request.prompts, request.prompts[0].config
     assert (config.temperature, config.top_p, config.top_k, config.block_length) == (0.7, 0.9, 5, 16)
     assert (config.confidence_threshold, config.entropy_threshold, config.max_new_tokens) == (0.8, None, 32)
@@ -95,8 +95,8 @@ def test_recipes_that_draw_or_stop(served):
     recipe = DiffusionGenerationConfig(do_sample=True, temperature=0.7, stop_strings="now")
     served = dataclasses.replace(served, generation_config=recipe)
     assert chat(served, temperature=0).config.temperature == 0
-    assert read_request(ChatBody, CHAT, served, 9).stop == ["now"]
-    assert read_request(ChatBody, CHAT | {"stop": ["a", "b"]}, served, 9).stop == ["a", "b"]
+    assert Completion(ChatBody, CHAT, served, 9).stop == ["now"]
+    assert Completion(ChatBody, CHAT | {"stop": ["a", "b"]}, served, 9).stop == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_max_tokens_ends_the_answer_and_may_lengthen_the_canvas(served, fields, 
 
 def test_limits_themselves_are_accepted(served):
     asked = CHAT | {"n": 9, "temperature": 1.0, "stop": [f"stop {n}" for n in range(16)], "seed": 5}
-    assert [prompt.seed for prompt in read_request(ChatBody, asked, served, 9).prompts] == list(range(5, 14))
+    assert [prompt.seed for prompt in Completion(ChatBody, asked, served, 9).prompts] == list(range(5, 14))
     assert len(texts(served, ["Mia"] * 9)) == 9
 
 
@@ -199,7 +199,7 @@ def test_chats_that_are_refused(served, fields, param, message):
 def test_logprobs_are_of_chats(served):
     assert chat(served, logprobs=True).num_logprobs == 0 and chat(served, top_logprobs=0).num_logprobs is None
     with pytest.raises(RequestError, match="Unknown field `logprobs`"):
-        read_request(TextBody, {"prompt": "Mia", "logprobs": 5}, served, 9)
+        Completion(TextBody, {"prompt": "Mia", "logprobs": 5}, served, 9)
 
 
 @pytest.mark.parametrize("prompt", [None, 3, ["a", 3], {"a": 1}, [True], [5, False], [["a"]]])

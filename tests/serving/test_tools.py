@@ -7,9 +7,9 @@ import re
 import openai
 import pytest
 
-from hf_dparallel.serving.api import ChatBody, Choice, read_request
+from hf_dparallel.serving.api import ChatBody, Choice, Completion
 from hf_dparallel.serving.engine import Progress, RequestError
-from hf_dparallel.serving.text import encode_chat
+from hf_dparallel.serving.text import IncrementalText, encode_chat
 
 
 PRICE = {"$ref": "#/$defs/price"}
@@ -72,7 +72,7 @@ def test_calls_that_must_come(json_server):
 
 def answer_to(text: str, tokenizer) -> tuple[str, list, list]:
     """What is told of an answer that comes token by token: its content, its calls and its ends."""
-    ids, choice = tokenizer(text)["input_ids"], Choice(0, tokenizer)
+    ids, choice = tokenizer(text)["input_ids"], Choice(0, IncrementalText(tokenizer))
     parts, ends = [], []
     for number, token_id in enumerate([*ids, None]):
         is_end = token_id is None
@@ -111,7 +111,7 @@ def test_the_template_gets_tools_calls_and_results(served_json, tokenizer, monke
 
     def prompt(**fields) -> str:
         asked = {"messages": MESSAGES, "max_new_tokens": 8} | fields
-        (prompt,) = read_request(ChatBody, asked, served_json, 9).prompts
+        (prompt,) = Completion(ChatBody, asked, served_json, 9).prompts
         return tokenizer.decode(prompt.input_ids)
 
     monkeypatch.setattr("hf_dparallel.serving.api.longest_sequence", lambda model: None)
@@ -138,7 +138,7 @@ def test_calls_beside_a_schema(served_json, tokenizer, monkeypatch):
     form = {"name": "count", "schema": {"type": "object", "properties": {"n": {"type": "integer"}}}}
     form = {"type": "json_schema", "json_schema": form}
     asked = {"messages": MESSAGES, "tools": TOOLS, "response_format": form}
-    request = read_request(ChatBody, asked, served_json, 9)
+    request = Completion(ChatBody, asked, served_json, 9)
     for text, fits in (('{"n": 3}', True), (TAGGED, True), (f"{TAGGED}\n{TAGGED}", True), ("3", False), (CALL, False)):
         ids = [*tokenizer(str(text))["input_ids"], tokenizer.eos_token_id]
         assert (request.prompts[0].json.matcher.deep_copy().validate_tokens(ids) == len(ids)) is fits
@@ -160,13 +160,13 @@ def test_calls_beside_a_schema(served_json, tokenizer, monkeypatch):
 )  # fmt: skip
 def test_tools_that_are_refused(served_json, fields, param):
     with pytest.raises(RequestError) as refused:
-        read_request(ChatBody, {"messages": MESSAGES} | fields, served_json, 9)
+        Completion(ChatBody, {"messages": MESSAGES} | fields, served_json, 9)
     assert (refused.value.param, refused.value.status) == (param, 400)
 
 
 def test_a_call_that_must_come_is_given_but_for_its_values(served_json, tokenizer):
     asked = {"messages": MESSAGES, "tools": TOOLS, "tool_choice": "required"}
-    matcher = read_request(ChatBody, asked, served_json, 9).prompts[0].json.matcher
+    matcher = Completion(ChatBody, asked, served_json, 9).prompts[0].json.matcher
     for text in (TAGGED, '<tool_call>\n{"name": "wait", "arguments": {}}\n</tool_call>'):
         ids = tokenizer(text)["input_ids"]
         assert matcher.deep_copy().validate_tokens(ids) == len(ids)

@@ -12,9 +12,9 @@ import secrets
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -172,45 +172,6 @@ class ServedModel:
     adapter: str | None = None
 
 
-def read_request(
-    kind: type[ChatBody | TextBody], given: dict[str, Any], served: ServedModel, max_prompts: int
-) -> "Completion":
-    """Returns what a JSON object asks for, at most `max_prompts` answers, or raises a [`RequestError`]."""
-    body = _read_body(kind, given)
-    asked = {name: given[name] for name in REQUEST_SETTINGS if given.get(name) is not None}
-    config, max_tokens = _read_settings(body, asked, served)
-    answer, num_logprobs, arguments = None, None, dict[str, Any]()
-    tools: list[dict[str, Any]] = []
-    if isinstance(body, ChatBody):
-        if served.tokenizer.chat_template is None:
-            raise RequestError("The tokenizer of this model has no chat template. Use /v1/completions.", "messages")
-        prompts: list[Any] = [body.messages]
-        tools, arguments = _read_tools(body, served, config)
-        answer = _read_schema(body, tools, config, served)
-        num_logprobs = body.top_logprobs if body.logprobs else None
-        if body.top_logprobs and not body.logprobs:
-            raise RequestError("`top_logprobs` needs `logprobs`. Set that to true.", "top_logprobs")
-    else:
-        is_one = isinstance(body.prompt, str) or not body.prompt or isinstance(body.prompt[0], int)
-        prompts = [body.prompt] if is_one else list(body.prompt)
-    name = body.names[0] if body.n == 1 else "n"
-    if len(prompts) * body.n > max_prompts:
-        raise RequestError(f"`{name}` asks for {len(prompts) * body.n} answers. Ask for at most {max_prompts}.", name)
-    if body.n > 1 and not config.temperature:
-        raise RequestError(f"`n={body.n}` would give equal answers at temperature 0. Set `temperature`.", "n")
-    seed = secrets.randbits(62) if body.seed is None else body.seed
-    encoded = [_encode(prompt, body, config, served, arguments) for prompt in prompts]
-    to_decode = [
-        Prompt(ids, config, max_tokens, seed + index, served.adapter, answer and answer.copy(), num_logprobs)
-        for index, ids in enumerate(ids for ids in encoded for _ in range(body.n))
-    ]
-    markers = None
-    if isinstance(body, ChatBody) and answer is None:
-        of_template = {name: value for name, value in arguments.items() if name != "tools"}
-        markers = ThoughtMarkers.of(served.tokenizer, config.thought_markers, of_template)
-    return Completion(body, served, to_decode, body.stop or config.stop_strings, tools, markers)
-
-
 def _shortened(value: object) -> str:
     text = str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -345,25 +306,20 @@ def _encode(
         raise RequestError(f"`{name}` cannot be decoded: {error}", name) from error
 
 
+@dataclass
 class Choice:
     """The answer to one prompt, as a client receives it: one choice of the response."""
 
-    def __init__(
-        self,
-        index: int,
-        tokenizer: PreTrainedTokenizerBase,
-        stop: Sequence[str] = (),
-        markers: ThoughtMarkers | None = None,
-    ):
-        self.index = index
-        self.markers = markers
-        self.nfe = 0
-        self.finish_reason: str | None = None
-        self.text = IncrementalText(tokenizer, stop)
-        # What the client is told: the thought, the text without it and calls, the calls, and the log-probabilities.
-        self.thought = self.content = ""
-        self.calls: list[dict[str, Any]] = []
-        self.logprobs: list[dict[str, Any]] = []
+    index: int
+    text: IncrementalText
+    markers: ThoughtMarkers | None = None
+    nfe: int = 0
+    finish_reason: str | None = None
+    # What the client is told: the thought, the text without it and calls, the calls, and the log-probabilities.
+    thought: str = ""
+    content: str = ""
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, progress: Progress, tools: list[dict[str, Any]]) -> tuple[str, str, list[dict[str, Any]]]:
         """Adds the tokens of a pass, and returns what is new for the client: thought, content, log-probabilities."""
@@ -386,23 +342,49 @@ class Choice:
 
 
 class Completion:
-    """The answers to a request: one to each prompt."""
+    """The answers to what a JSON object asks for, at most `max_prompts`: one to each prompt.
 
-    def __init__(
-        self,
-        body: ChatBody | TextBody,
-        served: ServedModel,
-        prompts: list[Prompt],
-        stop: list[str],
-        tools: list[dict[str, Any]],
-        markers: ThoughtMarkers | None = None,
-    ):
-        self.body = body
-        self.prompts = prompts
-        self.stop = stop
-        self.choices = [Choice(index, served.tokenizer, stop, markers) for index in range(len(prompts))]
-        self._tools = tools
-        self._is_chat = isinstance(body, ChatBody)
+    Raises a [`RequestError`] for what is not supported.
+    """
+
+    def __init__(self, kind: type[ChatBody | TextBody], given: dict[str, Any], served: ServedModel, max_prompts: int):
+        self.body = body = _read_body(kind, given)
+        asked = {name: given[name] for name in REQUEST_SETTINGS if given.get(name) is not None}
+        config, max_tokens = _read_settings(body, asked, served)
+        self._tools: list[dict[str, Any]] = []
+        arguments, answer, num_logprobs, markers = dict[str, Any](), None, None, None
+        if isinstance(body, ChatBody):
+            if served.tokenizer.chat_template is None:
+                raise RequestError(
+                    "The tokenizer of this model has no chat template. Use /v1/completions.", "messages"
+                )
+            prompts: list[Any] = [body.messages]
+            self._tools, arguments = _read_tools(body, served, config)
+            answer = _read_schema(body, self._tools, config, served)
+            num_logprobs = body.top_logprobs if body.logprobs else None
+            if body.top_logprobs and not body.logprobs:
+                raise RequestError("`top_logprobs` needs `logprobs`. Set that to true.", "top_logprobs")
+            if answer is None:
+                of_template = {name: value for name, value in arguments.items() if name != "tools"}
+                markers = ThoughtMarkers.of(served.tokenizer, config.thought_markers, of_template)
+        else:
+            is_one = isinstance(body.prompt, str) or not body.prompt or isinstance(body.prompt[0], int)
+            prompts = [body.prompt] if is_one else list(body.prompt)
+        name = body.names[0] if body.n == 1 else "n"
+        if (number := len(prompts) * body.n) > max_prompts:
+            raise RequestError(f"`{name}` asks for {number} answers. Ask for at most {max_prompts}.", name)
+        if body.n > 1 and not config.temperature:
+            raise RequestError(f"`n={body.n}` would give equal answers at temperature 0. Set `temperature`.", "n")
+        seed = secrets.randbits(62) if body.seed is None else body.seed
+        encoded = [_encode(prompt, body, config, served, arguments) for prompt in prompts]
+        self.prompts = [
+            Prompt(ids, config, max_tokens, seed + index, served.adapter, answer and answer.copy(), num_logprobs)
+            for index, ids in enumerate(ids for ids in encoded for _ in range(body.n))
+        ]
+        self.stop = body.stop or config.stop_strings
+        self.choices = [
+            Choice(index, IncrementalText(served.tokenizer, self.stop), markers) for index in range(len(self.prompts))
+        ]
         _, self._kind, prefix = body.names
         self._head = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": served.name}
         # The index of a choice and its new tokens; `None` after the client has gone.
@@ -440,7 +422,7 @@ class Completion:
 
     async def events(self) -> AsyncIterator[str]:
         """Yields the server-sent events of a stream."""
-        head = self._head | {"object": self._kind + ".chunk" * self._is_chat}
+        head = self._head | {"object": self._kind + ".chunk" * isinstance(self.body, ChatBody)}
         has_usage = self.body.stream_options.get("include_usage", False)
         # OpenAI's chunks have an empty usage if the last one has the usage.
         empty = {"usage": None} if has_usage else {}
@@ -478,7 +460,7 @@ class Completion:
         if choice.calls:
             calls = [{"index": index} | call for index, call in enumerate(choice.calls)]
             message |= {"content": content or None, "tool_calls": calls}
-        told = {key: message} if self._is_chat else {"text": content}
+        told = {key: message} if isinstance(self.body, ChatBody) else {"text": content}
         measured = {"content": logprobs, "refusal": None} if logprobs else None
         return {"index": choice.index, **told, "logprobs": measured, "finish_reason": choice.finish_reason}
 
@@ -539,7 +521,7 @@ class Api:
             served = ", ".join(f"`{known}`" for known in self.models)
             message = f"The model `{_shortened(name)}` does not exist. This server has {served}."
             raise RequestError(message, "model", 404, "model_not_found")
-        return read_request(kind, given, self.models[name], self.engine.max_prompts)
+        return Completion(kind, given, self.models[name], self.engine.max_prompts)
 
     async def list_models(self, request: Request) -> Response:
         """Answers `GET /v1/models`."""
