@@ -50,12 +50,9 @@ def test_offloaded_weights_count():
     assert changed.lm_head.weight.device.type == "meta"
 
 
-def test_the_hash_of_a_dataset_is_that_of_the_named_columns():
-    rows = {"prompt": ["a", "b"], "answer": [1, 2], "note": ["x", "y"]}
+def test_the_hash_of_a_dataset_is_that_of_its_rows():
+    rows = {"prompt": ["a", "b"], "answer": [1, 2]}
     dataset = Dataset.from_dict(rows)
-    expected = dataset_hash(dataset, ["prompt", "answer", "messages"])
-    assert dataset_hash(dataset.remove_columns("note"), ["answer", "prompt"]) == expected
-    assert dataset_hash(dataset) not in (expected, dataset_hash(dataset.remove_columns("note")))
-    assert dataset_hash(Dataset.from_dict({**rows, "answer": [1, 3]}), ["prompt", "answer"]) != expected
-    assert dataset_hash(dataset.select([1, 0]), ["prompt", "answer"]) != expected
+    others = dataset.remove_columns("answer"), dataset.select([1, 0]), Dataset.from_dict({**rows, "answer": [1, 3]})
+    assert dataset_hash(dataset) not in map(dataset_hash, others)
     assert dataset_hash(concatenate_datasets([dataset.select([0]), dataset.select([1])])) == dataset_hash(dataset)

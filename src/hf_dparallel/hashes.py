@@ -3,7 +3,6 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,10 +23,8 @@ def stable_hash(*parts: Any) -> int:
     return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:7])
 
 
-def dataset_hash(dataset: "Dataset", columns: Sequence[str] | None = None) -> str:
-    """Hashes the rows of a dataset: all columns, or as many of the named columns as it has."""
-    if columns is not None:
-        dataset = dataset.select_columns([name for name in columns if name in dataset.column_names])
+def dataset_hash(dataset: "Dataset") -> str:
+    """Hashes the rows of a dataset."""
     hashed = hashlib.sha256()
     # As stored: neither transforms nor decoders of images run, nor do the shards of the dataset matter.
     for rows in dataset.with_format("arrow").iter(batch_size=1000):

@@ -33,7 +33,6 @@ def generate_trajectories_on_ray(
     batch_size: int = 8,
     seed: int = 0,
     max_actors: int = 1,
-    gpus_per_actor: float | None = None,
 ) -> "Dataset":
     r"""
     Lets a model answer the prompts of a dataset, on the machines of a Ray cluster.
@@ -44,19 +43,18 @@ def generate_trajectories_on_ray(
     Args:
         load (`Callable`): returns the teacher and its tokenizer; all machines can import it.
         dataset, output_dir, generation_config, batch_size, seed: as in [`generate_trajectories`].
-        max_actors (`int`, *optional*, defaults to 1): upper limit of the number of actors, each with its own model.
-        gpus_per_actor (`float`, *optional*): by default one if the cluster has any, else none.
+        max_actors (`int`, *optional*, defaults to 1): upper limit of the number of actors, each with its own
+            model, and GPU if the cluster has any.
     """
     require("ray_actors", "ray")
     import ray
 
     ray.init(ignore_reinit_error=True)
-    if gpus_per_actor is None:
-        gpus_per_actor = 1 if ray.cluster_resources().get("GPU") else 0
+    gpus = 1 if ray.cluster_resources().get("GPU") else 0
     settings: dict[str, Any] = {"generation_config": generation_config, "batch_size": batch_size, "seed": seed}
 
     # In an actor's place, because this machine may have no GPU for the teacher.
-    @ray.remote(num_gpus=gpus_per_actor)
+    @ray.remote(num_gpus=gpus)
     def describe() -> tuple[dict[str, Any], PreTrainedTokenizerBase, DiffusionGenerationConfig]:
         answerer = Answerer(*load(), **settings)
         return answerer.fingerprint(), answerer.tokenizer, answerer.config
@@ -72,7 +70,7 @@ def generate_trajectories_on_ray(
             batch_size=size,
             batch_format="pyarrow",
             concurrency=(1, max_actors),
-            num_gpus=gpus_per_actor,
+            num_gpus=gpus,
         )
         for answer in tqdm(answers.iter_rows(), "Trajectories", len(prompts)):
             folder.add(answer.pop("row"), answer if answer["nfe"] is not None else None)

@@ -107,19 +107,6 @@ def score_completions(
     return [min((x for x in of_row if x is not None), default=None) for of_row in zip(*by_function, strict=True)]
 
 
-def answers_correct(
-    dataset: "Dataset",
-    completion_ids: Sequence[list[int]],
-    tokenizer: PreTrainedTokenizerBase,
-    reward_funcs: RewardFunctions,
-    markers: ThoughtMarkers | None = None,
-) -> list[bool]:
-    """Returns whether the answer to each row is correct, that is, has a reward of at least 1 from every function."""
-    answered = dataset.add_column("completion_ids", completion_ids)
-    rewards = score_completions(answered, tokenizer, reward_funcs, markers)
-    return [reward is not None and reward >= 1 for reward in rewards]
-
-
 def check_reward_columns(reward_funcs: RewardFunctions, column_names: Sequence[str]) -> None:
     """Raises a `ValueError` if a reward function cannot be called with the columns of a dataset."""
     given = sorted({"prompts", "completions", "completion_ids", *column_names} - {"prompt"})

@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.prompts import check_new_columns, tokenize_prompts
-from ..data.rewards import RewardFunction, answers_correct, check_reward_columns
+from ..data.rewards import RewardFunction, check_reward_columns, score_completions
 from ..data.thoughts import ThoughtMarkers
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
@@ -106,5 +106,6 @@ def evaluate_answers(
         completion_ids.append(ids)
         costs.append(DecodingCost.of_tokens(ids, answer.nfe, config.eos_token_ids))
     markers = ThoughtMarkers.of(answerer.tokenizer, config.thought_markers, config.chat_template_kwargs)
-    is_correct = answers_correct(dataset, completion_ids, answerer.tokenizer, reward_funcs, markers)
-    return Evaluation(is_correct, costs, seconds)
+    answered = dataset.add_column("completion_ids", completion_ids)
+    rewards = score_completions(answered, answerer.tokenizer, reward_funcs, markers)
+    return Evaluation([reward is not None and reward >= 1 for reward in rewards], costs, seconds)
