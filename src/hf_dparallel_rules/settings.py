@@ -29,7 +29,7 @@ GROUPS = {
     "tokens": "Special tokens",
     "compile": "Compilation",
 }
-# Our names for settings of transformers, of the published samplers and of their trainers. `None`: no equivalent here.
+# Our names for settings of transformers and of the published samplers. `None`: no equivalent here.
 _OUR_NAMES = {
     "max_length": "max_new_tokens={value} - prompt_length",
     "min_length": "min_new_tokens={value} - prompt_length",
@@ -49,20 +49,6 @@ _OUR_NAMES = {
     "eos_early_stop": "stop_at_eos",
     "adapter_names": "`model.set_adapter(...)` and a call of `generate`",
     **dict.fromkeys(("cfg_scale", "alg_temp", "min_p", "output_history")),
-    "model_path": "model_name_or_path",
-    "use_lora": "use_peft",
-    **dict.fromkeys(("train_path", "dataset_args"), "dataset_name"),
-    "lora": "use_peft",
-    "r": "lora_r",
-    **dict.fromkeys(("entropy_weight", "confidence_beta"), "certainty_weight"),
-    **dict.fromkeys(("t", "noise_range_low", "noise_range_high"), "mask_ratio"),
-    "temperature": "certainty_temperature",
-    "noisy_batch_rev": "complementary_masking",
-    **dict.fromkeys(("max_seq_len", "max_seq_length"), "max_length"),
-    "lr": "learning_rate",
-    **dict.fromkeys(("warmup_ratio", "lr_warmup_ratio"), "warmup_steps"),
-    "batch_size": "per_device_train_batch_size",
-    "epochs": "num_train_epochs",
 }
 # No setting makes sense above it, and neither arithmetic in float32 nor memory is safe there.
 _LARGEST = 1_000_000

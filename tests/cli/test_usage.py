@@ -149,7 +149,6 @@ def test_a_broken_pipe_is_silent():
         ("train m n --dataset d", "No such option 'n'"),
         ("train --dataset_name d", "required: --model_name_or_path/"),
         ("train n --dataset d --learning-rat 1", "Did you mean `learning_rate`?"),
-        ("train n --dataset d --lr 1e-4", "Use `learning_rate` for `lr`."),
         ("train m --dataset d --config", "'--config' requires an argument"),
         ("train m --dataset d --config missing.yaml", "No such file or directory: 'missing.yaml'"),
         ("env --config", "'--config' requires an argument"),
