@@ -44,20 +44,6 @@ def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(tmp_path):
     assert last_complete_checkpoint(str(tmp_path)) == str(last)
 
 
-def test_other_settings_of_a_resumed_run_are_told(tmp_path, caplog):
-    last, saving = str(tmp_path / "checkpoint-1"), {**SAVING, "peft_config": lora(), "rows": 2}
-    make_trainer(tmp_path, certainty_weight=0.5, **saving).train()
-    make_trainer(tmp_path, certainty_weight=0.5, **saving).train(resume_from_checkpoint=last)
-    assert "other settings" not in caplog.text
-    saving |= {"mask_ratio": 0.5, "lr_scheduler_type": "cosine", "rows": 1}
-    make_trainer(tmp_path, **saving).train(resume_from_checkpoint=last)
-    assert (
-        f"The run of {last!r} had other settings, and goes on with yours: certainty_weight was 0.5 and is 2.0, "
-        "lr_scheduler_type was 'constant' and is 'cosine', mask_ratio was 'random' and is 0.5, "
-        "num_sequences was 2 and is 1.\n"
-    ) in caplog.text
-
-
 def test_a_finished_run_takes_no_more_steps(tmp_path):
     """Also in the middle of an epoch, where the Trainer checks after a step."""
     settings = {"peft_config": lora(), "max_steps": 1, **SAVING}
@@ -67,29 +53,6 @@ def test_a_finished_run_takes_no_more_steps(tmp_path):
     assert again.state.global_step == 1 and not (tmp_path / "checkpoint-2").exists()
     expected = weights_of(first.model)
     assert all(torch.equal(weight, expected[name]) for name, weight in again.model.named_parameters())
-
-
-def test_another_adapter_is_refused(tmp_path):
-    """Its scale is not among the weights, which would then mean something else."""
-    make_trainer(tmp_path, peft_config=lora(), max_steps=1, **SAVING).train()
-    for other in (
-        {"lora_alpha": 64},
-        {"use_rslora": True},
-        {"alpha_pattern": {"q_proj": 2}},
-        {"r": 2},
-        {"target_modules": ["q_proj"]},
-    ):
-        message = f"checkpoint-1.*{next(iter(other))} was .* and is .*same `peft_config`"
-        with pytest.raises(ValueError, match=message):
-            make_trainer(tmp_path, peft_config=lora(**other), **SAVING).train(resume_from_checkpoint=True)
-    with pytest.raises(ValueError, match="has an adapter, and this run trains a whole model"):
-        make_trainer(tmp_path, **SAVING).train(resume_from_checkpoint=True)
-
-
-def test_a_checkpoint_without_the_state_of_the_optimizer_is_told(tmp_path, caplog):
-    make_trainer(tmp_path, peft_config=lora(), max_steps=1, save_only_model=True, **SAVING).train()
-    make_trainer(tmp_path, peft_config=lora(), max_steps=1, **SAVING).train(resume_from_checkpoint=True)
-    assert "checkpoint-1' has no state of the optimizer, as with `save_only_model=True`" in caplog.text
 
 
 def test_no_checkpoint_to_go_on_from(tmp_path):

@@ -3,7 +3,6 @@
 
 import copy
 import re
-import warnings
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -52,11 +51,9 @@ def prepare_student(
             "The weights that are trained are in half precision, which rounds most small updates away. Load the model "
             "with `dtype=torch.float32` and set `bf16=True`, or train an adapter."
         )
-    if folder := adapter_folder(model):
-        logger.warning(
-            f"PEFT saves the adapter {folder!r} in a sub-folder of that name, where `from_pretrained(output_dir)` "
-            f"does not look: load it with `model.load_adapter('<output_dir>/{folder}')`, or name it 'default'."
-        )
+    if model is not base and model.active_adapters[0] != "default":
+        # PEFT would save it in a sub-folder of its name, where nothing looks for it.
+        raise ValueError(f"The adapter to train must be named 'default', got {model.active_adapters[0]!r}.")
     if trainable and not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(
             "No parameter of the model requires a gradient, so there is nothing to train. Load the adapter with "
@@ -68,12 +65,6 @@ def prepare_student(
 def base_model(model: "PreTrainedModel | PeftModel") -> PreTrainedModel:
     """Returns the base model of a `PeftModel`, and other models as they are."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def adapter_folder(model: "PreTrainedModel | PeftModel") -> str:
-    """Returns the subfolder in which PEFT saves the active adapter; empty for the adapter "default" and for models."""
-    name = model.active_adapters[0] if hasattr(model, "get_base_model") else "default"
-    return "" if name == "default" else name
 
 
 def special_token_id(
@@ -139,14 +130,8 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
     if hasattr(peft_config, "target_modules"):
         if peft_config.target_modules is None:
             peft_config.target_modules = getattr(model, "target_modules", "all-linear")
-        if isinstance(peft_config.target_modules, str) and peft_config.target_modules.isidentifier():
-            # A name as text, which PEFT would read as a pattern of whole paths.
-            peft_config.target_modules = [peft_config.target_modules]
         _check_target_modules(model, peft_config.target_modules)
-    with warnings.catch_warnings():
-        # It asks transformers for something by its old name.
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-        return get_peft_model(model, peft_config)
+    return get_peft_model(model, peft_config)
 
 
 def _check_base_is_kept(peft_config: "PeftConfig", mask_token_id: int) -> None:
@@ -155,7 +140,6 @@ def _check_base_is_kept(peft_config: "PeftConfig", mask_token_id: int) -> None:
     targets = [targets] if isinstance(targets, str) else targets
     tokens = sum(tokens.values(), []) if isinstance(tokens, dict) else tokens
     for name, changes_base in (
-        ("bias", peft_config.bias != "none"),
         ("modules_to_save", bool(peft_config.modules_to_save)),
         ("trainable_token_indices", not set(tokens) <= {mask_token_id}),
         ("target_modules", any(re.fullmatch(target, "lm_head") for target in targets)),

@@ -25,20 +25,18 @@ from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import CONFIG_NAME
 
-from hf_dparallel_rules.settings import SettingError
-
 from ..data.dataset import TRAINING_COLUMNS, prepare_dataset
 from ..hub.card import SUMMARY_NAME, TAGS
 from ..hub.push import check_base_model, made_files
 from ..models.base import MaskedDiffusionModel
 from ..reports import write_json
 from .block_collator import BlockCausalCollator, check_collator, default_collator
-from .checkpoints import all_finite, check_resumable, last_complete_checkpoint, warn_of_changes
+from .checkpoints import all_finite, last_complete_checkpoint
 from .collator import DataCollatorForSemiAutoregressiveMasking, MaskingCallback
 from .config import CertaintyForcingConfig
 from .objective import IGNORE_INDEX, averages, log_values, sum_by_row, sum_copies
 from .recipe import chat_arguments, student_recipe, training_summary
-from .student import adapter_folder, base_model, prepare_student
+from .student import base_model, prepare_student
 
 
 if TYPE_CHECKING:
@@ -135,7 +133,11 @@ class CertaintyForcingTrainer(Trainer):
         optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
         preprocess_logits_for_metrics: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
     ):
-        args = _check_args(args, model)
+        if args is None:
+            name = model if isinstance(model, str) else model.config.name_or_path or model.config.model_type
+            args = CertaintyForcingConfig(f"{name.rstrip('/').split('/')[-1]}-CFD")
+        if not isinstance(args, CertaintyForcingConfig):
+            raise TypeError(f"`args` must be a `CertaintyForcingConfig`, got {type(args).__name__}.")
         # Before the weights of an adapter are drawn.
         set_seed(args.seed)
         model = prepare_student(model, processing_class, peft_config, trainable=train_dataset is not None)
@@ -143,7 +145,9 @@ class CertaintyForcingTrainer(Trainer):
         if getattr(base_model(model), "is_autoregressive", False):
             # The keys and values of the tokens before the windows, which checkpointing would drop.
             args.activation_checkpointing = args.gradient_checkpointing = False
-        _check_push(args, model)
+        if args.push_to_hub and getattr(model, "peft_config", None):
+            # Before the training: nobody else could use an adapter of a folder of this machine.
+            check_base_model(base_model(model).config.name_or_path)
         data_collator = data_collator or default_collator(args, model, processing_class)
         self._eval_collator = data_collator
         self._num_views = getattr(data_collator, "num_views", 1)
@@ -326,14 +330,12 @@ class CertaintyForcingTrainer(Trainer):
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
                 The checkpoint to resume from. `True` is the last complete one in `output_dir`, so a run that was
-                killed while it saved can be resumed. A warning names the settings that differ. A run that has taken
-                all its steps takes no more.
+                killed while it saved can be resumed. A run that has taken all its steps takes no more.
             kwargs:
                 Further arguments of [`~transformers.Trainer.train`].
 
         Raises:
-            ValueError: if there is no checkpoint to resume from, it has another adapter than the model, or no
-                evaluation returns `metric_for_best_model`.
+            ValueError: if there is no checkpoint to resume from.
             FloatingPointError: if the training diverges. All checkpoints are from before that.
         """
         if resume_from_checkpoint is True:
@@ -343,30 +345,10 @@ class CertaintyForcingTrainer(Trainer):
                     f"`resume_from_checkpoint=True` needs a checkpoint in {self.args.output_dir!r} that was written "
                     "to its end, and there is none. Train without it."
                 )
-        self._check_best_metric()
-        if resume_from_checkpoint:
-            check_resumable(resume_from_checkpoint, self.model)
-            warn_of_changes(resume_from_checkpoint, training_summary(self))
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         if not all_finite(self.model):
             raise FloatingPointError(self._divergence())
         return output
-
-    def _check_best_metric(self) -> None:
-        """Raises a `SettingError` if no evaluation returns `metric_for_best_model`, as far as that is known."""
-        name, callbacks = self.args.metric_for_best_model, self.callback_handler.callbacks
-        of_others = [
-            each for each in callbacks if not type(each).__module__.startswith(("transformers.", __package__))
-        ]
-        if self.compute_metrics or of_others or name is None or self.args.eval_strategy == "no":
-            return
-        losses = ["loss", *(f"{term}_loss" for term in self.args.objective.weights)]
-        metrics = [*losses, "masked_entropy", "masked_accuracy", "runtime"]
-        if isinstance(self.eval_dataset, dict):
-            metrics = [f"{dataset}_{metric}" for dataset in self.eval_dataset for metric in metrics]
-        if name.removeprefix("eval_") not in metrics:
-            rule = f"is not what the evaluation returns: {', '.join(metrics)}"
-            raise SettingError("metric_for_best_model", name, rule, "Name one, or return it from `compute_metrics`.")
 
     def _divergence(self) -> str:
         last = last_complete_checkpoint(self.args.output_dir)
@@ -444,33 +426,8 @@ class CertaintyForcingTrainer(Trainer):
         if self.args.push_to_hub:
             # A push during the training writes it again, and must not send it.
             Path(self.args.output_dir, ".gitignore").write_text(f"{TRAINING_ARGS_NAME}\n", encoding="utf-8")
-        for target in {folder, folder / adapter_folder(self.model)}:
-            student_recipe(self).save_pretrained(target)
-            write_json(training_summary(self), target / SUMMARY_NAME)
-
-
-def _check_args(args: CertaintyForcingConfig | None, model: Any) -> CertaintyForcingConfig:
-    if args is None:
-        name = model if isinstance(model, str) else model.config.name_or_path or model.config.model_type
-        return CertaintyForcingConfig(f"{name.rstrip('/').split('/')[-1]}-CFD")
-    if not isinstance(args, CertaintyForcingConfig):
-        raise TypeError(
-            f"`args` must be a `CertaintyForcingConfig`, got {type(args).__name__}. It takes all arguments of "
-            "`TrainingArguments`."
-        )
-    return args
-
-
-def _check_push(args: CertaintyForcingConfig, model: "PreTrainedModel | PeftModel") -> None:
-    """Raises a `ValueError` before the training if nobody else could use the adapter that is pushed."""
-    if args.push_to_hub and getattr(model, "peft_config", None):
-        try:
-            check_base_model(base_model(model).config.name_or_path)
-        except ValueError as error:
-            raise ValueError(
-                f"`push_to_hub=True`: {error} Or leave `push_to_hub` out, and call "
-                "`trainer.push_to_hub(base_model=...)` after the training."
-            ) from error
+        student_recipe(self).save_pretrained(folder)
+        write_json(training_summary(self), folder / SUMMARY_NAME)
 
 
 def _prepare_fsdp(plugin: Any, model: nn.Module) -> None:
