@@ -317,7 +317,7 @@ class Bench:
             if batch_size == 1:
                 ways["prompt lookup"] = lambda batch: generate(llama, batch, limit, 1, prompt_lookup_num_tokens=10)
             if self.args.compiled:
-                compiled = CompileConfig(mode="reduce-overhead", dynamic=False)
+                compiled = CompileConfig(mode="reduce-overhead")
                 ways["exact, compiled"] = lambda batch: ours(student, batch, limit, threshold, compile_config=compiled)
                 static = {"cache_implementation": "static"}
                 ways["transformers, static cache, compiled"] = lambda batch: generate(

@@ -171,7 +171,7 @@ def measure_decoding(
     # Some more where a block-causal model shares a block between prompt and answer.
     passes = len(computed)
     if compiled:
-        config = config.updated(compile_config=CompileConfig(dynamic=False))
+        config = config.updated(compile_config=CompileConfig())
         # Each measurement has its own shapes, and torch compiles only so many.
         torch.compiler.reset()
         memory = measure_peak_memory(decode, device)

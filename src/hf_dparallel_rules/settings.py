@@ -276,7 +276,7 @@ _ROWS = (
         help="Only a record: decoding does not use it."),
     Setting("compile_config", "compile", object, noun="a transformers.CompileConfig",
         help="A `transformers.CompileConfig`: runs the forward pass through `torch.compile`. Prompts are then padded "
-        "to multiples of 64 columns and batches to powers of two, so that few shapes are compiled."),
+        "to multiples of 64 columns, so that few shapes are compiled. CUDA graphs are for passes without a cache."),
     Setting("disable_compile", "compile", bool, help="Ignores `compile_config`."),
 )
 # fmt: on

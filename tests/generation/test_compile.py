@@ -52,7 +52,7 @@ def same(compiled, plain):
 )
 def test_same_tokens_as_without(make, cache, origin):
     model = one_layer(make)
-    compile_config = CompileConfig(backend=CountingBackend(), dynamic=False)
+    compile_config = CompileConfig(backend=CountingBackend())
     ids, attention_mask = left_padded([[2, 3], [4, 5, 6], [7]])
     for threshold in (0.5, 2.0):
         kwargs = {"entropy_threshold": threshold, "cache_implementation": cache, "block_origin": origin, **NEW}
@@ -63,7 +63,7 @@ def test_same_tokens_as_without(make, cache, origin):
 
 def test_new_settings_and_similar_prompts_compile_nothing_anew():
     model, backend = one_layer(make_llada), CountingBackend()
-    compile_config = CompileConfig(backend=backend, dynamic=False, fullgraph=True)
+    compile_config = CompileConfig(backend=backend, fullgraph=True)
 
     def decode(prompt, **settings):
         kwargs = NEW | settings
@@ -84,16 +84,16 @@ def test_the_paper_s_canvas_stays_below_the_recompile_limit():
     model, backend = one_layer(make_llada), CountingBackend()
     kwargs = NEW | {"max_new_tokens": 256, "block_length": 32, "denoising_steps": 16, "cache_implementation": "prefix"}
     # With `fullgraph` torch raises an error where the limit is hit.
-    compile_config = CompileConfig(backend=backend, dynamic=False, fullgraph=True)
+    compile_config = CompileConfig(backend=backend, fullgraph=True)
     plain = model.generate(torch.tensor([[2, 3, 4]]), **kwargs)
     assert same(model.generate(torch.tensor([[2, 3, 4]]), compile_config=compile_config, **kwargs), plain)
     assert backend.num_graphs <= 5
 
 
 @pytest.mark.parametrize("cache", [None, "dual"])
-def test_slots_compile_few_shapes_and_keep_one_buffer(cache):
-    model, backend, addresses = one_layer(make_llada), CountingBackend(), set()
-    compile_config = CompileConfig(backend=backend, dynamic=False, fullgraph=True)
+def test_slots_compile_few_shapes(cache):
+    model, backend = one_layer(make_llada), CountingBackend()
+    compile_config = CompileConfig(backend=backend, fullgraph=True)
     prompts = [[2 + (7 * row + k) % 60 for k in range(1 + (13 * row) % 40)] for row in range(5)]
     kwargs = NEW | {"entropy_threshold": 1.0, "cache_implementation": cache}
     del kwargs["return_dict_in_generate"]
@@ -102,13 +102,9 @@ def test_slots_compile_few_shapes_and_keep_one_buffer(cache):
     for _ in range(2):
         rows = model.generate_many(prompts, batch_size=2, compile_config=compile_config, **kwargs)
         assert [row.tokens.tolist() for row in rows] == plain
-        if cache is not None:
-            addresses.add(rows._decoder.runner.cache.layers[0].keys.data_ptr())
         graphs.append(backend.num_graphs)
-        del rows
     # The second time nothing is recorded anew.
     assert graphs[0] == graphs[1] <= torch._dynamo.config.recompile_limit
-    assert len(addresses) == (cache is not None)
 
 
 def test_disable_compile(tiny_llada):

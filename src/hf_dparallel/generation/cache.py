@@ -3,7 +3,6 @@
 
 import torch
 from torch.nn.functional import pad
-from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from .plan import Pass
@@ -19,11 +18,6 @@ class WindowLayer(CacheLayerMixin):
     is_sliding = False
     shape = (0, 0)
     planned: Pass
-
-    def __init__(self):
-        super().__init__()
-        # By shape, for compiled code: a CUDA graph reads keys and values at the addresses it was recorded with.
-        self.buffers: dict[tuple[str, int, int], torch.Tensor] | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocates the window for keys and values like these."""
@@ -53,10 +47,6 @@ class WindowLayer(CacheLayerMixin):
             missing = (width - kept.shape[2], num_rows - len(kept))
             if any(missing):
                 kept = pad(kept, (0, 0, missing[0], 0, 0, 0, 0, missing[1]))
-            if self.buffers is not None:
-                kept = self.buffers.setdefault((name, num_rows, width), kept).copy_(kept)
-                # Lets compiled code write to `kept` in place.
-                torch._dynamo.mark_static_address(kept, guard=False)
             setattr(self, name, kept)
 
     def _updated(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
@@ -106,13 +96,6 @@ class WindowCache(Cache):
     def shape(self) -> tuple[int, int]:
         """Returns the number of rows and the width."""
         return self.layers[0].shape
-
-    def allocate(self, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> None:
-        """Allocates all layers before the first pass, because compiled code cannot."""
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self.early_initialization(0, config.num_key_value_heads, head_dim, dtype, device)
-        for layer in self.layers:
-            layer.buffers = {}
 
     def select(self, planned: Pass) -> None:
         """Sets the rows and columns that the next forward pass computes."""

@@ -59,9 +59,6 @@ class Pass(NamedTuple):
 class WholeCanvas:
     """Computes every column of the canvas in every pass, up to the end of the suffix window."""
 
-    # Whether every pass has a mask: fewer shapes to compile.
-    always_masks = False
-
     def __init__(self, canvas: Canvas, model: PreTrainedModel):
         self.canvas, self.model = canvas, model
         # How many columns earlier the model predicts a token.
@@ -116,7 +113,7 @@ class WholeCanvas:
         """Returns which of the first `num_keys` columns are seen, or `None` if all are."""
         canvas, first_end = self.canvas, min(self.ends())
         if first_end == canvas.width:
-            hides = canvas.is_padded or canvas.attention != "full" or self.always_masks
+            hides = canvas.is_padded or canvas.attention != "full"
             return canvas.attention_mask if hides else None
         if first_end == num_keys and not canvas.is_padded:
             return None
@@ -137,7 +134,7 @@ class WholeCanvas:
     def _sees_all(self, planned: Pass) -> bool:
         """Returns whether no query of a pass over blocks has a key hidden: the pass is over the last block alone."""
         canvas = self.canvas
-        if planned.start is None or canvas.is_padded or self.always_masks or not self.model.is_native:
+        if planned.start is None or canvas.is_padded or not self.model.is_native:
             return False
         last_start = max(canvas.open_edges(row)[0] for row in range(len(canvas)))
         return last_start <= planned.start and planned.length <= canvas.config.block_length
@@ -218,19 +215,23 @@ class Blocks(WholeCanvas):
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
         canvas = self.canvas
-        entering = [row for row, row_id in enumerate(canvas.row_ids) if row_id not in self._missing]
-        others = [row for row, row_id in enumerate(canvas.row_ids) if row_id in self._missing]
-        self._missing |= {canvas.row_ids[row]: canvas.width - canvas.prompt_start(row) for row in entering}
-        if entering and others:
-            order = torch.tensor(entering + others).to(wanted.device)
-            first, second = order[: len(entering)], order[len(entering) :]
-            passes = self._passes(entering, first, wanted[first]) + self._passes(others, second, wanted[second])
-        else:
-            passes = self._passes(list(range(len(canvas))), None, wanted)
+        is_new = [row_id not in self._missing for row_id in canvas.row_ids]
+        self._missing |= {
+            row_id: canvas.width - canvas.prompt_start(row) for row, row_id in enumerate(canvas.row_ids) if is_new[row]
+        }
+        passes = []
+        for kind in set(is_new):
+            rows = [row for row in range(len(canvas)) if is_new[row] == kind]
+            index = None if len(rows) == len(canvas) else torch.tensor(rows).to(wanted.device)
+            passes += self._passes(rows, index, wanted if index is None else wanted[index])
         # Not left of the row: its padding shrinks when a longer row leaves.
-        starts = [max(canvas.open_edges(row)[0] - self.lead, canvas.prompt_start(row)) for row in range(len(canvas))]
+        starts = [max(self._first_unstored(row), canvas.prompt_start(row)) for row in range(len(canvas))]
         self._missing = {row_id: canvas.width - start for row_id, start in zip(canvas.row_ids, starts, strict=True)}
         return passes
+
+    def _first_unstored(self, row: int) -> int:
+        """Returns the first column of a row that the pass after this one computes."""
+        return self.canvas.open_edges(row)[0] - self.lead
 
     def _passes(self, rows: list[int], index: torch.LongTensor | None, wanted: torch.LongTensor) -> list[Pass]:
         """Returns passes over the missing columns of some rows, which `index` picks, up to their open blocks."""
@@ -265,35 +266,22 @@ class Blocks(WholeCanvas):
         return [*runs, slice(start, columns.stop)]
 
 
-class MaskWindows(WholeCanvas):
+class MaskWindows(Blocks):
     """Computes the tokens that the cache lacks, the proposed tokens after them, and masks that propose further ones.
 
     Decided and proposed tokens are causal and stored, so they verify the proposals and are the cache of the next pass.
     What a pass stores of rejected tokens and masks is seen by nobody, and replaced by the tokens that come there.
+    Scores are those of the open tokens of each row, and then of what its masks propose.
     """
 
     def __init__(self, canvas: Canvas, model: PreTrainedModel):
         super().__init__(canvas, model)
-        self.lead = 1
         # Where the first mask that proposes a token stands: one that scores its own place has the next token before.
         self.first_mask = int(not model.shift_logits)
         self.is_cached = canvas.config.cache_implementation != "none"
-        # By row, the number of columns at its right end that are not stored.
-        self._missing: dict[int, int] = {}
 
-    def plan(self, wanted: torch.LongTensor) -> list[Pass]:
-        """Returns passes that score the open tokens of each row, and then what its masks propose."""
-        canvas = self.canvas
-        is_new = [row_id not in self._missing for row_id in canvas.row_ids]
-        groups = [[row for row, new in enumerate(is_new) if new == kind] for kind in (True, False)]
-        passes = []
-        for rows in filter(None, groups):
-            index = None if len(rows) == len(canvas) else torch.tensor(rows).to(wanted.device)
-            passes += self._passes(rows, index, wanted if index is None else wanted[index])
-        if self.is_cached:
-            stored = [canvas.open_edges(row)[1] - 1 for row in range(len(canvas))]
-            self._missing = {row_id: canvas.width - edge for row_id, edge in zip(canvas.row_ids, stored, strict=True)}
-        return passes
+    def _first_unstored(self, row: int) -> int:
+        return self.canvas.open_edges(row)[1] - 1
 
     def _passes(self, rows: list[int], index: torch.LongTensor | None, wanted: torch.LongTensor) -> list[Pass]:
         canvas = self.canvas
@@ -327,9 +315,7 @@ class MaskWindows(WholeCanvas):
         if not self.is_cached:
             return 0
         canvas, row_id = self.canvas, self.canvas.row_ids[row]
-        missing, written = self._missing.get(row_id), canvas.written.pop(row_id, None)
-        if missing is None:
-            return canvas.prompt_start(row)
+        written = canvas.written.pop(row_id, None)
         # The last token before those that were written may replace a proposal, too.
         end = end if written is None else canvas.answer(row).start + written
-        return min(canvas.width - missing, end - 1)
+        return min(canvas.width - self._missing[row_id], end - 1)

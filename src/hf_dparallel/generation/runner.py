@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Runs passes: the model and its cache, compiled or not."""
 
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -37,7 +36,7 @@ class Runner:
 
     def logits(self, wanted: torch.LongTensor) -> torch.Tensor:
         """Returns the scores at some columns of each row, `(rows, columns, vocab_size)` for `(rows, columns)`."""
-        self.fit_rows(len(self.canvas))
+        self.fit_rows()
         if self.canvas.first_alone and not self.model.shift_logits:
             # The logits of the column before score the first token of a block.
             wanted = wanted - self.canvas.is_first.gather(1, wanted).long()
@@ -51,22 +50,20 @@ class Runner:
         order, joined = torch.cat(rows), torch.cat(logits)
         return torch.empty_like(joined).index_copy_(0, order, joined)
 
-    def fit_rows(self, num_rows: int) -> None:
-        """Fits the cache to the rows that have left and entered the canvas, and to passes of `num_rows` rows."""
+    def fit_rows(self) -> None:
+        """Fits the cache to the rows that have left and entered the canvas."""
         canvas, cache = self.canvas, self.cache
         if cache is None:
             return
-        if (self._cached_rows, *cache.shape) != (canvas.row_ids, num_rows, canvas.width):
+        if (self._cached_rows, *cache.shape) != (canvas.row_ids, len(canvas), canvas.width):
             row_of = {row_id: row for row, row_id in enumerate(self._cached_rows)}
             kept = [row_of[row_id] for row_id in canvas.row_ids if row_id in row_of]
-            cache.resize(kept, num_rows, canvas.width, canvas.sequences.device)
+            cache.resize(kept, len(canvas), canvas.width, canvas.sequences.device)
         self._cached_rows = list(canvas.row_ids)
 
     def forget(self) -> None:
         """Forgets what the cache stores, as after a pass that failed half-way: the next one computes whole rows."""
-        planner = type(self.planner)(self.canvas, self.model)
-        planner.always_masks = self.planner.always_masks
-        self.planner = planner
+        self.planner = type(self.planner)(self.canvas, self.model)
 
     def run(self, planned: Pass) -> torch.Tensor:
         """Runs a pass, and returns the logits of its scored tokens."""
@@ -99,78 +96,25 @@ class Runner:
 
 
 class CompiledRunner(Runner):
-    """Runs passes of few shapes by compiled code: every pass computes all rows, in windows of a few lengths."""
+    """Runs passes by compiled code. Widths are multiples of 64 ([`Canvas`]), and passes over a cache have one form."""
 
     def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart]):
         super().__init__(model, canvas, parts)
         self.forward = model.get_compiled_call(canvas.config.compile_config)
-        self.planner.always_masks = True
-        self._num_rows = 1
-        # The rows of a pass: those of the canvas, and its last one again.
-        self._all_rows: torch.LongTensor
-        self._made_for = (0, 0)
         if self.cache is not None:
-            self.cache = _borrow_cache(self, self.cache)
-
-    def fit_rows(self, num_rows: int) -> None:
-        # Code is compiled for each number of rows: the most so far, rounded up to a power of two.
-        self._num_rows = max(self._num_rows, 1 << (num_rows - 1).bit_length())
-        if self._made_for != (num_rows, self._num_rows):
-            self._made_for = (num_rows, self._num_rows)
-            self._all_rows = torch.arange(self._num_rows, device=self.canvas.masked.device).clamp(max=num_rows - 1)
-        super().fit_rows(self._num_rows)
+            # What compiled code allocates is gone after the pass.
+            config = model.config.get_text_config()
+            head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+            self.cache.early_initialization(0, config.num_key_value_heads, head_dim, model.dtype, model.device)
 
     def run(self, planned: Pass) -> torch.Tensor:
-        padded = self._padded(planned)
+        num_scored = planned.scored.shape[1]
+        scored = pad(planned.scored, (0, -num_scored % self.canvas.config.block_length))
+        kept = torch.ones_like(planned.columns, dtype=torch.bool) if planned.kept is None else planned.kept
+        planned = planned._replace(start=None, scored=scored, kept=kept)
+        # Not views, of which each shape would be compiled.
+        inputs = {name: x.clone() if torch.is_tensor(x) else x for name, x in self.inputs(planned).items()}
         torch.compiler.cudagraph_mark_step_begin()
-        # The cache has as many rows as the pass.
-        logits = self.score(padded._replace(rows=None), self.inputs(padded))
-        # Compiled code reuses the memory of its result, which an index by a tensor copies.
-        rows = slice(len(self.canvas)) if planned.rows is None else planned.rows
-        return logits[rows, : planned.scored.shape[1]]
-
-    def _padded(self, planned: Pass) -> Pass:
-        """Returns the pass over all rows. The cache keeps only what `planned` computes."""
-        source = self._all_rows
-        if planned.rows is not None:
-            # The index of each row in the pass. A row that is absent (-1) computes the first one again.
-            absent = torch.full((len(self.canvas),), -1, device=source.device)
-            source = absent.index_copy(0, planned.rows, torch.arange(len(planned.rows), device=source.device))[source]
-        is_present, source = source >= 0, source.clamp(min=0)
-        padded = planned._replace(rows=self._all_rows, columns=planned.columns[source], scored=planned.scored[source])
-        if self.cache is not None:
-            kept = None if planned.kept is None else planned.kept[source]
-            padded = self._widened(padded._replace(kept=kept), is_present)
-        # As many scored columns as possible, so that there is one shape to compile.
-        missing = -planned.scored.shape[1] % self.canvas.config.block_length
-        padded = padded._replace(scored=pad(padded.scored, (0, missing)))
-        return padded._replace(mask=self.planner.mask(padded))
-
-    def _widened(self, planned: Pass, is_present: torch.BoolTensor) -> Pass:
-        """Returns a pass widened to 1, 2, 4, ... blocks, of which only the present rows and given columns are kept."""
-        width, length, block_length = self.canvas.width, planned.length, self.canvas.config.block_length
-        num_blocks = -(-(length - self.planner.lead) // block_length)
-        size = min(block_length * (1 << (num_blocks - 1).bit_length()) + self.planner.lead, width)
-        start = planned.columns[:, :1]
-        first = start.clamp(max=width - size)
-        inside = first + torch.arange(size, device=start.device) - start
-        kept = (inside >= 0) & (inside < length) & is_present[:, None]
-        if planned.kept is not None:
-            kept &= planned.kept.gather(1, inside.clamp(0, length - 1))
-        columns, scored = inside + start, planned.scored + start - first
-        return planned._replace(columns=columns, scored=scored, num_keys=width, kept=kept, start=None)
-
-
-# By model, its unused caches for compiled code: a CUDA graph reads keys and values at the addresses it recorded.
-_CACHES: weakref.WeakKeyDictionary[PreTrainedModel, list[WindowCache]] = weakref.WeakKeyDictionary()
-
-
-def _borrow_cache(runner: CompiledRunner, new: WindowCache) -> WindowCache:
-    """Returns an unused cache of the model, or `new`, and takes the cache back when `runner` is deleted."""
-    model = runner.model
-    free = _CACHES.setdefault(model, [])
-    cache = free.pop() if free else new
-    if not cache.layers[0].is_initialized:
-        cache.allocate(model.config.get_text_config(), model.dtype, model.device)
-    weakref.finalize(runner, free.append, cache)
-    return cache
+        logits = self.score(planned, inputs)
+        # Compiled code reuses the memory of its result.
+        return logits[:, :num_scored].clone()

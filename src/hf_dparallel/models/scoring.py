@@ -93,6 +93,9 @@ def select_positions(predictions: torch.Tensor, where: int | torch.Tensor) -> to
     if isinstance(where, torch.Tensor):
         # A model can be spread over several devices, and the head be on a different one from the inputs.
         where = where.to(predictions.device)
+        if where.ndim == 2 and where.dtype != torch.bool:
+            # What transformers does here fixes the length for which code is compiled.
+            return predictions.gather(1, where[..., None].expand(-1, -1, predictions.shape[-1]))
     return slice_logits_to_keep(predictions, where)
 
 
