@@ -92,7 +92,6 @@ def test_help_is_printed(capsys):
         ("certainty_temperature", 0.0),
         ("certainty_weight", -1.0),
         ("consistency_weight", float("nan")),
-        ("include_for_metrics", ["inputs"]),
         ("label_smoothing_factor", 0.1),
         ("max_steps", 0),
         ("train_sampling_strategy", "group_by_length"),

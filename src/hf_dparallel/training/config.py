@@ -156,9 +156,6 @@ class CertaintyForcingConfig(TrainingArguments):
         if self.label_smoothing_factor != 0:
             rule = "has no meaning for certainty-forcing distillation"
             raise SettingError("label_smoothing_factor", self.label_smoothing_factor, rule, "Leave it at 0.")
-        if "inputs" in (self.include_for_metrics or []):
-            rule = "would give masked views, where predictions and labels are by sequence"
-            raise SettingError("include_for_metrics", self.include_for_metrics, rule, "Leave it out.")
         if self.train_sampling_strategy not in ("random", "sequential"):
             rule = "must be 'random' or 'sequential', whose order a resumed run and several processes repeat"
             raise SettingError("train_sampling_strategy", self.train_sampling_strategy, rule)

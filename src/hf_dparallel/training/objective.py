@@ -24,13 +24,12 @@ class TokenTerms(NamedTuple):
 
     `losses` and `counted`, `(num_scored, num_terms)`, are the values of the terms in float32 and nats, and whether the
     token counts for them. The first two are cross-entropy (for all tokens) and entropy at the training temperature
-    (for correct predictions). `entropy`, `(num_scored,)`, is at temperature 1; `predicted` are the likeliest tokens.
+    (for correct predictions). `entropy`, `(num_scored,)`, is at temperature 1.
     """
 
     losses: torch.Tensor
     counted: torch.Tensor
     entropy: torch.Tensor
-    predicted: torch.Tensor
 
 
 class RowTerms(NamedTuple):
@@ -67,16 +66,15 @@ class Objective:
         # First, while the backward pass keeps nothing yet.
         with torch.no_grad():
             entropy = entropy_from_logits(logits)
-        predicted = logits.argmax(dim=-1)
         # The set of correct predictions is a constant: no gradient flows through its choice (Eq. 6).
-        correct = predicted == targets
+        correct = logits.argmax(dim=-1) == targets
         terms = [
             (nn.functional.cross_entropy(logits.float(), targets, reduction="none"), torch.ones_like(correct)),
             (entropy_from_logits(logits, self.temperature), correct),
         ]
         terms += [function(logits, targets) for name, function in self.added_terms.items() if name in self.weights]
         losses, counted = (torch.stack(columns, dim=1) for columns in zip(*terms, strict=True))
-        return TokenTerms(losses, counted, entropy, predicted)
+        return TokenTerms(losses, counted, entropy)
 
     def weigh(self, terms: RowTerms) -> torch.Tensor:
         """Returns Eq. 8 for each row, `(rows,)`: the weighted sum of the terms."""
@@ -91,7 +89,7 @@ def sum_by_row(terms: TokenTerms, labels: torch.Tensor) -> RowTerms:
             "the model returns. With FSDP2, set `output_dtype=torch.float32` in its mixed-precision policy."
         )
     # A model can be spread over several devices, and end on a different one from the labels.
-    losses, counted, entropy, _ = (column.to(labels.device) for column in terms)
+    losses, counted, entropy = (column.to(labels.device) for column in terms)
     rows = (labels != IGNORE_INDEX).nonzero()[:, 0]
 
     def row_sum(values: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import (
     DataCollator,
-    EvalPrediction,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
@@ -98,11 +97,6 @@ class CertaintyForcingTrainer(Trainer):
         peft_config ([`~peft.PeftConfig`], *optional*):
             The adapter to train. If `None`, all weights that require gradients are trained. `target_modules=None`
             adapts all linear layers of attention and MLP.
-        compute_metrics (`Callable[[EvalPrediction], dict]`, *optional*):
-            Gets the predicted tokens and the labels, both as arrays of shape `(sequences, views, length)` with -100
-            where nothing is scored, such as in the clean half of the rows of a block-causal model.
-        preprocess_logits_for_metrics (`Callable`, *optional*):
-            Applied to the predicted tokens before they are gathered.
         callbacks, optimizers, optimizer_cls_and_kwargs:
             As in [`~transformers.Trainer`].
 
@@ -127,11 +121,9 @@ class CertaintyForcingTrainer(Trainer):
         processing_class: PreTrainedTokenizerBase | None = None,
         data_collator: DataCollator | None = None,
         peft_config: "PeftConfig | None" = None,
-        compute_metrics: Callable[[EvalPrediction], dict] | None = None,
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
         optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
-        preprocess_logits_for_metrics: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
     ):
         if args is None:
             name = model if isinstance(model, str) else model.config.name_or_path or model.config.model_type
@@ -152,6 +144,8 @@ class CertaintyForcingTrainer(Trainer):
         self._eval_collator = data_collator
         self._num_views = getattr(data_collator, "num_views", 1)
         rules: dict[str, Any] = {"processing_class": processing_class}
+        # Its metrics are sums over scored tokens; a callback can add others ([`DecodingCallback`]).
+        args.prediction_loss_only = True
         args.chat_template_kwargs = chat_arguments(args.chat_template_kwargs, model, train_dataset)
         rules["chat_template_kwargs"] = args.chat_template_kwargs
         if isinstance(data_collator, BlockCausalCollator):
@@ -176,11 +170,9 @@ class CertaintyForcingTrainer(Trainer):
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             processing_class=processing_class,
-            compute_metrics=compute_metrics,
             callbacks=callbacks,
             optimizers=optimizers,
             optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
-            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
         )
         _prepare_fsdp(getattr(self.accelerator.state, "fsdp_plugin", None), self.model)
         # Trainer.evaluate skips the loss without label_names; we compute it ourselves.
@@ -251,7 +243,7 @@ class CertaintyForcingTrainer(Trainer):
 
         `num_items_in_batch` counts the *sequences* of the whole accumulated batch, as a mean over processes: in
         training, the sum of the loss over the sequences of this batch is divided by it. If `None`, the loss is the
-        mean over them. `return_outputs` adds, as `predictions` of shape `(num_scored,)`, the likeliest tokens.
+        mean over them. `return_outputs` adds the [`RowTerms`].
         """
         labels, objective = inputs["labels"], self.args.objective
         given = {name: value for name, value in inputs.items() if name != "labels"}
@@ -272,7 +264,7 @@ class CertaintyForcingTrainer(Trainer):
         before = self._sums[mode]
         self._sums[mode] = total if before is None else before + total
         loss = objective.weigh(terms).sum() / num_sequences
-        return (loss, {"predictions": by_token.predicted}) if return_outputs else loss
+        return (loss, {"terms": terms}) if return_outputs else loss
 
     def evaluation_loop(self, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
         """Evaluates, and adds our metrics to those of the [`~transformers.Trainer`]."""
@@ -285,24 +277,6 @@ class CertaintyForcingTrainer(Trainer):
             metrics["loss"] = sum(weight * metrics[f"{name}_loss"] for name, weight in weights.items())
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
-
-    def prediction_step(
-        self, model: nn.Module, inputs: dict[str, torch.Tensor], *args, **kwargs
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-        """Returns the loss, and for `compute_metrics` predicted tokens and labels `(sequences, views, length)`."""
-        loss, predicted, labels = super().prediction_step(model, inputs, *args, **kwargs)
-        if predicted is None:
-            return loss, None, None
-        predictions = torch.full_like(labels, IGNORE_INDEX)
-        predictions[labels != IGNORE_INDEX] = predicted
-        if "num_noisy" in inputs:
-            # A batch has the columns that it needs; what is returned has those of the sequence.
-            columns = inputs["position_ids"][:, : inputs["num_noisy"]].to(labels.device)
-            whole = labels.new_full((len(labels), self.data_collator.padded_length), IGNORE_INDEX)
-            predictions, labels = (whole.scatter(1, columns, x[:, : columns.shape[1]]) for x in (predictions, labels))
-        # The Trainer cuts the last batch to its number of sequences along the first dimension.
-        predictions, labels = (x.unflatten(0, (self._num_views, -1)).transpose(0, 1) for x in (predictions, labels))
-        return loss, predictions, labels
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs `logs`, and with the training loss its terms since the last log."""
