@@ -9,8 +9,6 @@ from transformers import (
     CompileConfig,
     GenerationConfig,
     MaxLengthCriteria,
-    RobertaConfig,
-    RobertaForMaskedLM,
     TopKLogitsWarper,
 )
 
@@ -122,11 +120,6 @@ def bert():
     return enable_diffusion_generation(model.eval(), MASK)
 
 
-def roberta():
-    model = RobertaForMaskedLM(RobertaConfig(**BERT, max_position_embeddings=18))
-    return enable_diffusion_generation(model.eval(), MASK)
-
-
 def make_routed_llada2():
     return make_llada2(expert_capacity=3)
 
@@ -174,7 +167,6 @@ WRONG_TOGETHER = [
     (make_llada, {"synced_gpus": True}, "share the weights"),
     (make_llada, {"output_certainty": True}, "return_dict_in_generate"),
     (bert, {"max_new_tokens": 14}, "of 3 are more than the 16 positions of BertForMaskedLM"),
-    (roberta, {"max_new_tokens": 14}, "of 3 are more than the 16 positions of RobertaForMaskedLM"),
     # Of the prompt.
     (make_llada, {"input_ids": None}, "got None"),
     (make_llada, {"input_ids": torch.tensor([2, 3])}, r"\(2,\)"),

@@ -100,18 +100,6 @@ def test_a_model_that_counts_positions_in_its_own_way_does_so():
         model.generate(torch.tensor([[1, 5], [6, 7]]), attention_mask=torch.tensor([[0, 1], [1, 1]]))
 
 
-def test_adapters_by_row_are_refused():
-    config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
-    model = peft.get_peft_model(make_llada(), config).eval()
-    inputs = {"input_ids": torch.tensor([[5], [7]]), "adapter_names": ["default", "__base__"]}
-    expected = model(inputs["input_ids"]).logits
-    with pytest.raises(ValueError, match="`adapter_names`, .* not supported"):
-        model.generate(**inputs, max_new_tokens=4)
-    assert torch.equal(model(inputs["input_ids"]).logits, expected)
-    with pytest.raises(ValueError, match=r"`model.set_adapter\(...\)`"):
-        model.get_base_model().generate(**inputs, max_new_tokens=4)
-
-
 def test_enabled_model_can_be_pickled():
     model = enable_diffusion_generation(make_modernbert(), mask_token_id=63)
     prompt = torch.tensor([[5, 6, 7]])

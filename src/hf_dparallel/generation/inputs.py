@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Checks the arguments of `generate` that are not settings, before any work is done."""
 
-import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -55,10 +54,11 @@ def check_prompts(
         rule = f"fills in the masks of the prompt, but `input_ids` has none (token {config.mask_token_id})"
         raise SettingError("max_new_tokens", 0, rule, "Raise `max_new_tokens` to append new tokens.")
     longest, length = longest_sequence(model), ids.shape[1] + config.max_new_tokens
-    if length > (most := _num_positions(model)):
-        rule = f"and a prompt of {ids.shape[1]} are more than the {most} positions of {type(model).__name__}"
-        raise SettingError("max_new_tokens", config.max_new_tokens, rule, "Shorten one of them.")
     if longest is not None and length > longest:
+        if not model.is_native:
+            # It may have learned embeddings of its positions, where those of this package have rotary ones.
+            rule = f"and a prompt of {ids.shape[1]} are more than the {longest} positions of {type(model).__name__}"
+            raise SettingError("max_new_tokens", config.max_new_tokens, rule, "Shorten one of them.")
         logger.warning_once(
             f"Prompt and new tokens are {length} tokens, more than the {longest} that the model was trained for. "
             "Shorten one of them."
@@ -132,16 +132,6 @@ def vocabulary_size(model: PreTrainedModel) -> int:
     return known if known is not None else model.get_input_embeddings().num_embeddings
 
 
-def _num_positions(model: PreTrainedModel) -> float:
-    """Returns how many positions a model has learned embeddings of; families of this package have rotary ones."""
-    if model.is_native:
-        return math.inf
-    tables = [each for name, each in model.named_modules() if name.endswith("position_embeddings")]
-    # Models like RoBERTa count from the position after the one of padding.
-    unused = [0 if table.padding_idx is None else table.padding_idx + 1 for table in tables]
-    return min((table.num_embeddings - num for table, num in zip(tables, unused, strict=True)), default=math.inf)
-
-
 def _shape(value: Any) -> Any:
     """Returns the shape of a tensor, for messages, and anything else as it is."""
     return tuple(value.shape) if isinstance(value, torch.Tensor) else value
@@ -183,11 +173,11 @@ class CheckedForPeft:
 
     def __get__(self, model: Any, owner: type | None = None) -> Callable:
         # `PeftModel.__getattr__` reads methods of its base model that it has not.
-        refuse_virtual_tokens(sys._getframe(1).f_locals.get("self"))
+        check_peft(sys._getframe(1).f_locals.get("self"))
         return self.function.__get__(model, owner)
 
 
-def refuse_virtual_tokens(model: Any) -> None:
+def check_peft(model: Any) -> None:
     """Raises a `ValueError` if `model` is a PEFT model that adds virtual tokens."""
     config = getattr(model, "active_peft_config", None)
     if getattr(config, "is_prompt_learning", False):
@@ -195,15 +185,3 @@ def refuse_virtual_tokens(model: Any) -> None:
             f"{type(config).__name__} puts virtual tokens before the prompt, which decoding does not support. "
             "Use an adapter of the weights, such as LoRA."
         )
-
-
-def check_peft(model: PreTrainedModel) -> None:
-    """Raises a `ValueError` if a PEFT model over `model` adds virtual tokens or `adapter_names` to the call."""
-    refuse_virtual_tokens(getattr(model.prepare_inputs_for_generation, "__self__", None))
-    every = [(module._forward_pre_hooks, key) for module in model.modules() for key in module._forward_pre_hooks]
-    mixing = [(hooks, key) for hooks, key in every if "adapter_names" in getattr(hooks[key], "keywords", ())]
-    for hooks, key in mixing:
-        # PEFT would leave its hooks in place after an error.
-        del hooks[key]
-    if mixing:
-        raise ValueError("`adapter_names`, one for each row, is not supported. Call `generate` for each adapter.")

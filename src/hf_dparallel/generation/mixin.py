@@ -149,7 +149,8 @@ class DiffusionGenerationMixin(GenerationMixin):
         for name in filter(kwargs.get, settings_of("chat")):
             rule, remedy = "is for chats, and `generate` takes tokens", "Pass it to `tokenizer.apply_chat_template`."
             raise SettingError(name, kwargs[name], rule, remedy)
-        check_peft(self)
+        # The `PeftModel` that calls this method of its base model.
+        check_peft(getattr(self.prepare_inputs_for_generation, "__self__", None))
         _check_arguments(inputs, input_ids, synced_gpus, kwargs.pop("token_type_ids", None))
         config = resolve(self, generation_config, tokenizer, **kwargs)
         if config.output_certainty and not config.return_dict_in_generate:
