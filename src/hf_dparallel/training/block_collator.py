@@ -27,9 +27,6 @@ from .window_collator import WindowCollator
 
 logger = logging.get_logger(__name__)
 
-# What a family states of its blocks and logits, by the names that models and collators have for it.
-_OF_THE_FAMILY = ("attention", "block_length", "predicts_next_block", "shift_logits")
-
 
 @dataclass
 class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
@@ -86,7 +83,7 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
             token, if the model predicts next blocks. `num_noisy` is an `int`.
         """
         views = self.mask(examples)
-        origin = views.answer_start if self.block_origin == "answer" else torch.zeros_like(views.answer_start)
+        origin = views.answer_start * (self.block_origin == "answer")
         noisy, clean = self._needed_columns(views.labels, origin)
         answers = self._answers(examples) if self.scores_clean_copy else None
         if answers is not None:
@@ -163,21 +160,11 @@ def default_collator(
         )
     if base.is_autoregressive:
         return WindowCollator(**settings | {"block_length": base.block_length})
-    settings |= {name: getattr(base, name) for name in _OF_THE_FAMILY}
+    if not base.is_native:
+        rule = f"is needed: the default makes rows for classes of this package, which {type(base).__name__} is not"
+        raise SettingError("data_collator", None, rule, "Load the model by the class of its family.")
+    of_family = ("attention", "block_length", "predicts_next_block", "shift_logits")
+    settings |= {name: getattr(base, name) for name in of_family}
     settings["block_origin"] = args.block_origin or recipe_of(base).block_origin or base.block_origin
     is_causal = base.predicts_next_block and base.attention == "causal_past"
     return BlockCausalCollator(**settings, scores_clean_copy=is_causal and args.autoregressive_weight > 0)
-
-
-def check_collator(collator: BlockCausalCollator, model: nn.Module) -> None:
-    """Raises a [`SettingError`] if the rows of a block-causal collator do not suit a model."""
-    base = base_model(model)
-    name = type(base).__name__
-    if not base.is_native:
-        rule = f"makes rows that only classes of this package read, and {name} is none"
-        raise SettingError("data_collator", collator, rule, "Load the model by the class of its family.")
-    for setting in _OF_THE_FAMILY:
-        if getattr(collator, setting) != getattr(base, setting):
-            rule = f"is not that of {name}, which is {getattr(base, setting)!r}"
-            raise SettingError(setting, getattr(collator, setting), rule, "Leave `data_collator` out.")
-    check_block_origin(collator.block_origin, base)

@@ -24,12 +24,14 @@ from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import CONFIG_NAME
 
+from hf_dparallel_rules.settings import SettingError
+
 from ..data.dataset import TRAINING_COLUMNS, prepare_dataset
 from ..hub.card import SUMMARY_NAME, TAGS
 from ..hub.push import check_base_model, made_files
 from ..models.base import MaskedDiffusionModel
 from ..reports import write_json
-from .block_collator import BlockCausalCollator, check_collator, default_collator
+from .block_collator import default_collator
 from .checkpoints import all_finite, last_complete_checkpoint
 from .collator import DataCollatorForSemiAutoregressiveMasking, MaskingCallback
 from .config import CertaintyForcingConfig
@@ -148,8 +150,6 @@ class CertaintyForcingTrainer(Trainer):
         args.prediction_loss_only = True
         args.chat_template_kwargs = chat_arguments(args.chat_template_kwargs, model, train_dataset)
         rules["chat_template_kwargs"] = args.chat_template_kwargs
-        if isinstance(data_collator, BlockCausalCollator):
-            check_collator(data_collator, model)
         if args.autoregressive_weight and not getattr(data_collator, "scores_clean_copy", False):
             rule = f"needs a causal clean copy, which rows of {type(base_model(model)).__name__} do not have"
             raise SettingError("autoregressive_weight", args.autoregressive_weight, rule, "Leave it out.")
