@@ -30,6 +30,9 @@ PARTS = [
      "missing repository"),
     ("transformers.cache_utils", "Cache CacheLayerMixin", "the cache of windows"),
     ("transformers.masking_utils", "ALL_MASK_ATTENTION_FUNCTIONS", "block-causal masks for each kind of attention"),
+    ("transformers.quantizers.auto", "AUTO_QUANTIZER_MAPPING", "experts in 4 bits; a registered quantizer needs a "
+     "configuration of its own"),
+    ("transformers.integrations.bitsandbytes:Bnb4bitQuantize", "convert hf_quantizer", "the same"),
     # Its Trainer
     ("transformers:Trainer", "_signature_columns", "the columns of the collator, which are not those of `forward`; "
      "without `remove_unused_columns` all would be sent to each process"),

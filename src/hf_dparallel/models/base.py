@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.loss.loss_utils import ForMaskedLMLoss
 from transformers.modeling_outputs import MaskedLMOutput
+from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
@@ -70,7 +72,14 @@ class DiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGenerationMixin
                 only report it.
             OSError: if there are no safetensors; `use_safetensors=False` reads pickled weights.
         """
-        return super().from_pretrained(*args, use_safetensors=use_safetensors, **kwargs)  # type: ignore[misc]
+        quantizers: dict[str, Any] = {}
+        config = kwargs.get("quantization_config") or {}
+        if (config if isinstance(config, dict) else config.to_dict()).get("load_in_4bit"):
+            from .experts_in_4bit import ExpertsIn4BitQuantizer
+
+            quantizers["bitsandbytes_4bit"] = ExpertsIn4BitQuantizer
+        with patch.dict(AUTO_QUANTIZER_MAPPING, quantizers):
+            return super().from_pretrained(*args, use_safetensors=use_safetensors, **kwargs)  # type: ignore[misc]
 
     def adjust_generation_fn(self, given, from_auto, from_pipeline, name_or_path, *args, **kwargs) -> None:
         """Reads the recipe of a checkpoint, and applies its authors' to a ready student whose repository has none."""
