@@ -43,9 +43,6 @@ RUN_ELSEWHERE = {
     "docs/serving.md": "serving/test_docs.py",
 }
 
-# What README prints is from the model that comes with the package.
-STUDENT_INSTEAD = {"Zigeng/dParallel-LLaDA-8B-instruct": hf_dparallel.demo.STUDENT}
-
 # Packages of others that pages name.
 NOT_OURS = ("deepspeed", "gguf", "gradio", "openai")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -77,7 +74,7 @@ def modern_bert(tmp_path_factory) -> str:
 def test_python_runs(page, modern_bert, golden_dir, capsys, tmp_path):
     gemma = str(golden_dir / "diffusion_gemma" / "model")
     hub = {"answerdotai/ModernBERT-base": modern_bert, "google/diffusiongemma-26B-A4B-it": gemma}
-    names = run_blocks(page, hub | STUDENT_INSTEAD)
+    names = run_blocks(page, hub)
     check = CHECKS.get(page)
     if check is not None:
         check(names, capsys.readouterr().out, tmp_path)
@@ -182,7 +179,7 @@ def test_first_commands_run(page, capsys):
 def test_commands_run(page, capfd):
     """In the folder in which the Python of the page has run."""
     if page not in RUN_ELSEWHERE:
-        run_blocks(page, STUDENT_INSTEAD)
+        run_blocks(page)
     for argv in OWN_COMMANDS[page]:
         assert main(argv) == 0, (argv, capfd.readouterr().err)
 

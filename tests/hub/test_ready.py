@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM, pipeline
 
 from hf_dparallel import DiffusionGenerationConfig, SDARForMaskedDiffusion
 from hf_dparallel.models.ready import ready_students
@@ -99,13 +99,14 @@ def test_the_first_example_the_command_and_the_server_apply_it(publish, monkeypa
     # A quarter of the tokens ends an answer.
     publish(DPARALLEL, generation_config={"eos_token_id": list(range(0, 500, 4))})
     names = {}
-    exec(python_blocks("README.md")[0], names)
-    model = AutoModelForMaskedLM.from_pretrained(DPARALLEL)
-    tokenizer = AutoTokenizer.from_pretrained(DPARALLEL)
-    inputs = tokenizer.apply_chat_template(names["messages"], add_generation_prompt=True, return_tensors="pt")
-    out = model.generate(**inputs, return_dict_in_generate=True)
-    expected = tokenizer.decode(out.sequences[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    assert names["text"] == expected
+    (source,) = python_blocks("README.md")
+    assert f'"{DPARALLEL}"' in source
+    exec(source.replace("hf_dparallel.demo.STUDENT", f'"{DPARALLEL}"'), names)
+    out = names["out"]
+    expected = names["tokenizer"].decode(names["answer"], skip_special_tokens=True)
+    messages = [{"role": "user", "content": names["question"]}]
+    student = pipeline("text-generation", DPARALLEL, return_full_text=False)
+    assert student(messages)[0]["generated_text"] == expected
 
     report = tmp_path / "report.json"
     assert main(["generate", DPARALLEL, names["question"], "--json", str(report)]) == 0
@@ -120,7 +121,7 @@ def test_the_first_example_the_command_and_the_server_apply_it(publish, monkeypa
 
     def ask(server, port):
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
-        answers.append(httpx.post(url, json={"messages": names["messages"]}, timeout=60).json())
+        answers.append(httpx.post(url, json={"messages": messages}, timeout=60).json())
         server.should_exit = True
 
     answers, run = [], Server.run
