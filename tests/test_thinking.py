@@ -140,6 +140,8 @@ def test_arguments_of_several_sources_come_together():
     model.generation_config = DiffusionGenerationConfig(**OFF)
     answerer = Answerer(model, make_tokenizer(), DiffusionGenerationConfig(chat_template_kwargs='{"style": "b"}'))
     assert answerer.config.chat_template_kwargs == {"style": "b", "enable_thinking": False}
+    lm = DiffusionHarnessLM(model, tokenizer=make_tokenizer(), chat_template_kwargs='{"style": "b"}')
+    assert lm.chat_template_args == {"style": "b", "enable_thinking": False}
     with refuses("chat_template_kwargs"):
         DiffusionGenerationConfig(chat_template_kwargs="no JSON")
     with refuses("thought_markers"):

@@ -102,7 +102,7 @@ class DiffusionHarnessLM(TemplateLM):
     ):
         super().__init__()
         use_sandbox()
-        DiffusionGenerationConfig(**settings)  # refuses what is unknown, before anything is loaded
+        read = DiffusionGenerationConfig(**settings)  # refuses what is unknown, before anything is loaded
         for name, number in (("batch_size", batch_size), ("mc_num", mc_num)):
             if not str(number).isdecimal() or int(number) < 1:
                 raise ValueError(f"`{name}` must be a positive number, got {number!r}. ('auto' is not known here.)")
@@ -134,7 +134,7 @@ class DiffusionHarnessLM(TemplateLM):
         self.tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **loading)
         self.max_length = max_length or getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         # Only its special tokens count: each request has settings of its own.
-        given = {**(chat_template_args or {}), **(self.settings.get("chat_template_kwargs") or {})}
+        given = {**(chat_template_args or {}), **(read.chat_template_kwargs or {})}
         check_chat(self.model, given)
         given = {**settings, "chat_template_kwargs": given or None}
         self._resolved = resolve(self.model, DiffusionGenerationConfig(**given), self.tokenizer)
