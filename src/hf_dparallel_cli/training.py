@@ -23,6 +23,7 @@ from hf_dparallel.environment import require
 from hf_dparallel.generation.compatibility import has_adapter
 from hf_dparallel.hub.card import SUMMARY_NAME
 from hf_dparallel.models.convert import convert_to_diffusion
+from hf_dparallel.training.checkpoints import last_complete_checkpoint
 from hf_dparallel.training.config import CertaintyForcingConfig
 from hf_dparallel.training.recipe import chat_arguments
 from hf_dparallel.training.student import special_token_id
@@ -115,11 +116,12 @@ def train(data: DataArguments, training: CertaintyForcingConfig, student: Studen
     # As text, `true` means the last checkpoint of the output folder.
     resumed: Any = training.resume_from_checkpoint
     resumed = {"true": True, "false": None}.get(str(resumed).lower(), resumed)
-    names = (SUMMARY_NAME, CONFIG_NAME, ADAPTER_CONFIG_NAME)
-    if not resumed and any(Path(training.output_dir, name).is_file() for name in names):
+    output_dir, names = training.output_dir, (SUMMARY_NAME, CONFIG_NAME, ADAPTER_CONFIG_NAME)
+    has_model = any(Path(output_dir, name).is_file() for name in names)
+    if not resumed and (has_model or last_complete_checkpoint(output_dir)):
         raise ValueError(
-            f"`output_dir={training.output_dir}` holds a model already. Choose another folder, or delete this one. To "
-            "continue its training, add --resume_from_checkpoint true."
+            f"`output_dir={output_dir}` holds {'a model' if has_model else 'checkpoints'} already. Choose another "
+            "folder, or delete this one. To continue its training, add --resume_from_checkpoint true."
         )
     splits = {"train_dataset": load_split(data.dataset_name, data.dataset_config, data.dataset_train_split)}
     if training.eval_strategy != "no":

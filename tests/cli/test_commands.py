@@ -246,6 +246,11 @@ def test_train_resumes_evaluates_and_drops_long_rows(hf, checkpoint, tmp_path):
     flags += ["--drop_long_rows", "--save_steps", "2", "--eval_strategy", "epoch", "--dataset_test_split", "train"]
     code, out, err = hf(*flags, "--num_train_epochs", "1")
     assert code == 0 and "Dropped 1 of 3 rows longer than max_length=16." in err and "eval_loss" in out
+    # As a run that was killed leaves it.
+    for path in Path("out").glob("*.*"):
+        path.unlink()
+    code, _, err = hf(*flags, "--num_train_epochs", "1")
+    assert code == 1 and "`output_dir=out` holds checkpoints already" in last_line(err)
     code, out, err = hf(*flags, "--num_train_epochs", "2", "--resume_from_checkpoint", "true")
     assert code == 0 and read_json("out/checkpoint-4/trainer_state.json")["global_step"] == 4
 

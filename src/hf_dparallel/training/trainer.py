@@ -32,7 +32,7 @@ from ..hub.push import check_base_model, made_files
 from ..models.base import MaskedDiffusionModel
 from ..reports import write_json
 from .block_collator import default_collator
-from .checkpoints import all_finite, last_complete_checkpoint
+from .checkpoints import all_finite, compare_runs, last_complete_checkpoint
 from .collator import DataCollatorForSemiAutoregressiveMasking, MaskingCallback
 from .config import CertaintyForcingConfig
 from .objective import IGNORE_INDEX, averages, log_values, sum_by_row, sum_copies
@@ -304,12 +304,13 @@ class CertaintyForcingTrainer(Trainer):
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
                 The checkpoint to resume from. `True` is the last complete one in `output_dir`, so a run that was
-                killed while it saved can be resumed. A run that has taken all its steps takes no more.
+                killed while it saved can be resumed. A warning names the settings that differ. A run that has taken
+                all its steps takes no more.
             kwargs:
                 Further arguments of [`~transformers.Trainer.train`].
 
         Raises:
-            ValueError: if there is no checkpoint to resume from.
+            ValueError: if there is no checkpoint to resume from, or it has another adapter or optimizer.
             FloatingPointError: if the training diverges. All checkpoints are from before that.
         """
         if resume_from_checkpoint is True:
@@ -319,6 +320,8 @@ class CertaintyForcingTrainer(Trainer):
                     f"`resume_from_checkpoint=True` needs a checkpoint in {self.args.output_dir!r} that was written "
                     "to its end, and there is none. Train without it."
                 )
+        if resume_from_checkpoint:
+            compare_runs(resume_from_checkpoint, self.model, training_summary(self))
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         if not all_finite(self.model):
             raise FloatingPointError(self._divergence())
