@@ -55,10 +55,12 @@ def trajectories_command(
             raise ValueError("`ray_actors` has Ray start the processes. Run the command without torchrun.")
         tokenizer = load_tokenizer(path_of(options["model"]), options["revision"])
         rows = generate_trajectories_on_ray(partial(load_model, options), dataset, max_actors=ray_actors, **how)
+    path = Path(output_dir, FILTERED_NAME)
+    if state.is_main_process:
+        path.unlink(missing_ok=True)  # of another reward
     judged = {"min_reward": min_reward, "thought_markers": settings.thought_markers}
     kept = rows if reward_function is None else filter_trajectories(rows, tokenizer, reward_function, **judged)
     if state.is_main_process:
-        path = Path(output_dir, FILTERED_NAME)
         write_rows(path, kept)
         click.echo(
             f"{len(kept)} of {len(dataset)} answers were kept, {len(dataset) - len(rows)} prompts failed. "

@@ -204,6 +204,10 @@ def test_trajectories_that_are_all_wrong_are_1(hf, checkpoint, tmp_path):
     code, out, err = hf("trajectories", "--model", checkpoint, "--dataset", dataset, "--output_dir", "out", *DECODING)
     assert code == 1 and not out
     assert "error: None of 1 trajectories has a reward of at least `min_reward=1.0`" in last_line(err)
+    # What an earlier reward has kept does not stay.
+    flags = ("trajectories", "--model", checkpoint, "--dataset", dataset, "--output_dir", "out", *DECODING)
+    assert hf(*flags, "--min_reward", "0")[0] == 0 and Path("out/filtered.parquet").is_file()
+    assert hf(*flags)[0] == 1 and not Path("out/filtered.parquet").exists()
 
 
 def test_train_then_decode_with_the_adapter(hf, checkpoint, completions, tmp_path):

@@ -34,20 +34,22 @@ def test_damaged_files_are_named(tmp_path):
         run(tmp_path)
     shard.unlink()
     assert run(tmp_path)[:] == rows[:]
-    (tmp_path / "trajectories.json").write_text('{"shard')
-    with pytest.raises(ValueError, match=r"trajectories.json` is damaged"):
-        run(tmp_path)
+    for text, problem in (('{"shard', "is not JSON"), ("[]", "must hold a JSON object")):
+        (tmp_path / "trajectories.json").write_text(text)
+        with pytest.raises(ValueError, match=rf"trajectories.json` {problem}"):
+            run(tmp_path)
     (tmp_path / "trajectories.json").unlink()
     with pytest.raises(ValueError, match=r"shard-00000-of-00003.parquet` is of an unknown run"):
         run(tmp_path)
 
 
-def test_files_of_a_folder(tmp_path):
+def test_files_of_a_folder(tmp_path, caplog):
     with pytest.raises(FileNotFoundError, match="must be a folder with filtered.parquet or shards"):
         trajectory_files(tmp_path)
     rows = run(tmp_path)
     shards = sorted(tmp_path.glob("shard-*"))
     assert trajectory_files(tmp_path) == shards and len(shards) == 3
+    assert f"`{tmp_path}` has no filtered.parquet: its rows are all answers, right or wrong." in caplog.text
     shards[1].unlink()
     with pytest.raises(ValueError, match="has 2 of 3 shards"):
         trajectory_files(tmp_path)

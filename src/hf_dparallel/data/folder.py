@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..hashes import dataset_hash, stable_hash
+from ..reports import read_json
 from .prompts import check_new_columns, has_texts, tokenize_prompts
 
 
@@ -53,6 +54,7 @@ def trajectory_files(folder: Path) -> list[Path]:
             f"`{folder}` has {len(shards)} of {num_shards} shards and no {FILTERED_NAME}, because its run is not "
             "finished. Start the run again with the same folder."
         )
+    logger.warning(f"`{folder}` has no {FILTERED_NAME}: its rows are all answers, right or wrong.")
     return shards
 
 
@@ -196,10 +198,7 @@ class TrajectoryFolder:
     def _read_manifest(self) -> dict[str, Any]:
         path = self.path / MANIFEST_NAME
         if path.is_file():
-            try:
-                return json.loads(path.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise ValueError(f"`{path}` is damaged ({error}). Choose another `output_dir`.") from error
+            return read_json(path)
         if shards := sorted(self.path.glob(_SHARD_PATTERN)):
             raise ValueError(f"`{shards[0]}` is of an unknown run: there is no {MANIFEST_NAME} beside it. Delete it.")
         return self._run
