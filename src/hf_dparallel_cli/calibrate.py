@@ -80,9 +80,9 @@ def calibrate_command(
         )
     record = vars(best) | promise | {"reward": reward, "seed": answerer.seed, "num_prompts": len(dataset)}
     record |= {"reference": {"denoising_steps": original.denoising_steps}, "hf_dparallel": __version__}
+    Path(output_dir, CALIBRATION_NAME).unlink(missing_ok=True)  # the promise of another recipe
     given = answerers[best.settings[setting]].generation_config
     recipe_of(answerer.model).updated(**given.settings()).save_pretrained(output_dir)
-    # The promise beside the recipe.
     write_json(record, Path(output_dir, CALIBRATION_NAME))
     click.echo(f"\n{setting} {best.settings[setting]} keeps the accuracy and is written to {output_dir}.")
     return record | {"trials": [vars(trial) for trial in trials]}

@@ -180,6 +180,8 @@ def checked_name(argument: str, name: str) -> Iterator[None]:
             "as 'GSAI-ML/LLaDA-8B-Instruct'."
         ) from error
     except (OSError, ValueError) as error:
+        if str(error).startswith(f"`{argument}={name}`"):
+            raise
         # After this, transformers lists all classes.
         problem = str(error).partition(" for this kind of AutoModel")[0]
         kind = OSError if isinstance(error, OSError) else ValueError

@@ -121,7 +121,7 @@ def test_sweeps(hf, asked):
     assert read_json("b/report.json")["rows"][-1]["nfe"] == rows[0]["nfe"]  # whatever the batch
 
 
-def test_calibrate(hf, asked):
+def test_calibrate(hf, asked, monkeypatch):
     flags = [*asked[2:], "--max_new_tokens", "8", "--block_length", "4", "--output_dir", "out"]
     loosely = ["calibrate", *asked[:2], *flags, "--max_accuracy_drop", "0.9", "--confidence", "0.5"]
     code, out, _ = hf(*loosely, "--sweep", "entropy_threshold=1,3", "--json", "c.json")
@@ -135,6 +135,12 @@ def test_calibrate(hf, asked):
     assert record == {name: value for name, value in figures.items() if name != "trials"}
     assert record["max_accuracy_drop"] == 0.9 and record["reference"] == {"denoising_steps": 8}
 
+    # Killed while it writes another recipe: no promise stays that is of the one before.
+    def stop(recipe, folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DiffusionGenerationConfig, "save_pretrained", stop)
+    assert hf(*loosely, "--sweep", "entropy_threshold=2")[0] == 130 and not Path("out/calibration.json").exists()
     code, _, err = hf("calibrate", "none", *flags)
     assert code == 1 and "here 4. Fewer than 230 cannot show" in err and "Give 460 prompts or more" in err
 
