@@ -48,7 +48,7 @@ def check_prompts(
     if not config.is_infilling and has_masks.any():
         raise ValueError(
             f"`input_ids` contains the mask token ({config.mask_token_id}) in row {_first(has_masks)}, but "
-            f"`max_new_tokens={config.max_new_tokens}` appends tokens. Set `max_new_tokens=0` to fill in the masks."
+            f"`max_new_tokens={config.max_new_tokens}` appends tokens. Remove it, or fill it in by `max_new_tokens=0`."
         )
     if config.is_infilling and not has_masks.any():
         rule = f"fills in the masks of the prompt, but `input_ids` has none (token {config.mask_token_id})"

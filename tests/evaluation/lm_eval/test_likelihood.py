@@ -123,6 +123,13 @@ def test_an_answer_without_tokens_is_refused_before_any_is_scored():
         lm.loglikelihood(requests)
 
 
+def test_a_mask_in_a_request_is_refused():
+    """As an answer it would be right wherever it is masked, and as a prompt one more hole."""
+    for pair in (("3 <mask>", " 5"), ("3 4", " 5 <mask>")):
+        with pytest.raises(ValueError, match=r"contains the mask token \(63\).*3 "):
+            make_lm().loglikelihood([request("loglikelihood", *pair)])
+
+
 def test_whole_texts_are_not_scored():
     with pytest.raises(NotImplementedError, match="`task` measures the perplexity of texts"):
         make_lm().loglikelihood_rolling([request("loglikelihood_rolling", "1 2")])

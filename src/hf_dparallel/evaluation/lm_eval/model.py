@@ -170,7 +170,10 @@ class DiffusionHarnessLM(TemplateLM):
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         special = False if context in self._chats else None
         context_ids = self.tok_encode(context.rstrip(), special)
-        return context_ids, self.tok_encode(context + continuation, special)[len(context_ids) :]
+        ids = self.tok_encode(context + continuation, special)
+        if (mask := self._resolved.mask_token_id) in ids:
+            raise ValueError(f"A request contains the mask token ({mask}), which would be scored: {context[-99:]!r}.")
+        return context_ids, ids[len(context_ids) :]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Decodes the answers to requests. Their costs are in `costs`."""
