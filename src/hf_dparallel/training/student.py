@@ -114,6 +114,11 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
             f"`peft_config` has `bias={peft_config.bias!r}`, which trains biases of the model itself, for other "
             "adapters, too. Leave it out, or train biases of the adapter (`LoraConfig(lora_bias=True)`)."
         )
+    if not model.config.name_or_path:
+        logger.warning(
+            "The model has no name, as after `merge_and_unload`, so the saved adapter will not say what it belongs to. "
+            "Save the model, and load that folder."
+        )
     peft_config = copy.deepcopy(peft_config)
     if getattr(model, "is_autoregressive", False):
         if not hasattr(peft_config, "alora_invocation_tokens") or peft_config.use_dora:
