@@ -75,8 +75,9 @@ class Parser(TrlParser):
             prog="hf-dparallel train",
             usage="hf-dparallel train MODEL [--config FILE] [options]",
             description="Certainty-forcing distillation on trajectories. --config FILE is a YAML file with any of "
-            "these options (model_name_or_path, dataset_name, ...). All other fields of `transformers.TrainingArguments` "
-            "and `trl.ModelConfig` are options, too. --resume_from_checkpoint true continues from the last checkpoint in --output_dir.",
+            "these options by their long names. All other fields of `transformers.TrainingArguments` and "
+            "`trl.ModelConfig` are options, too. --resume_from_checkpoint true continues from the last "
+            "checkpoint in --output_dir.",
             epilog="Example: hf-dparallel train demo --dataset_name runs/data --use_peft --output_dir runs/student",
             allow_abbrev=False,
         )

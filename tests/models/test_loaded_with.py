@@ -111,7 +111,7 @@ def test_a_merged_model_forgets_the_name_of_its_base(tmp_path, caplog):
     assert merged.name_or_path == merged.config.name_or_path == "" and "has no name" not in caplog.text
     train_student(merged, tmp_path / "second")
     assert not read_json(tmp_path / "second" / "adapter_config.json")["base_model_name_or_path"]
-    assert "The model has no name, as after `merge_and_unload`, so the saved adapter will not say" in caplog.text
+    assert "The model has no name, as after `merge_and_unload`, so the adapter will not say" in caplog.text
 
 
 def test_another_commit_of_the_base_is_said(base, tmp_path, caplog):

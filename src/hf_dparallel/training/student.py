@@ -116,8 +116,8 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
         )
     if not model.config.name_or_path:
         logger.warning(
-            "The model has no name, as after `merge_and_unload`, so the saved adapter will not say what it belongs to. "
-            "Save the model, and load that folder."
+            "The model has no name, as after `merge_and_unload`, so the adapter will not say what it belongs to. Save "
+            "the model, and load that folder."
         )
     peft_config = copy.deepcopy(peft_config)
     if getattr(model, "is_autoregressive", False):
