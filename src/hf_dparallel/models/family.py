@@ -34,9 +34,8 @@ class PublishedConfigMixin:
     # Read by `create_causal_mask` and the attention functions of transformers: the mask says what is visible.
     is_causal = False
     # Settings that change what a model computes, with the only value that is implemented. They are written into every
-    # file, and so are settings that change nothing here: the published code reads both.
+    # file, because the published code reads them.
     only_supported: Mapping[str, Any] = {"use_sliding_window": False}
-    only_kept: Mapping[str, Any] = {}
     # Which positions see which others: "full"; "block_causal" in blocks of `block_length` tokens; or "causal_past".
     attention = "full"
     # Where such blocks are counted from: the first token of the "sequence", or of the "answer".
@@ -50,8 +49,8 @@ class PublishedConfigMixin:
     served_as: Mapping[str, str] = {}
 
     def __post_init__(self: PreTrainedConfig, **kwargs):
-        published = {**self.only_kept, **self.only_supported}
-        published = {name: value for name, value in published.items() if value is not None and not hasattr(self, name)}
+        published = self.only_supported.items()
+        published = {name: value for name, value in published if value is not None and not hasattr(self, name)}
         for key, other in self.told_apart.items():
             if kwargs.get(key) is not None:
                 what = other if isinstance(other, str) else f"Use {other.__name__}, as `from_pretrained` does."

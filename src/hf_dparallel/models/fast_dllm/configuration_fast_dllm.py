@@ -24,7 +24,6 @@ class FastDLLMConfig(PublishedConfigMixin, Qwen2Config):
 
     model_type = "Fast_dLLM_Qwen"
     attention = "block_causal"
-    only_kept = {"conplemenrary_mask": True}
     attribute_map = {"block_length": "bd_size"}
 
     vocab_size: int = 152064

@@ -75,7 +75,6 @@ class RND1Config(PublishedConfigMixin, Qwen3MoeConfig):
 
     model_type = "rnd1"
     told_apart = NO_BLOCKS
-    only_kept = {"max_window_layers": 48, "moe_backend": "hf", "num_diffusion_steps": 256}
     attribute_map = {"num_local_experts": "num_experts"}
 
     head_dim: int = 128

@@ -25,7 +25,6 @@ class NemotronDiffusionConfig(PublishedConfigMixin, Ministral3Config):
     attention = "causal_past"
     block_origin = "answer"
     only_supported = {"attention_bias": False, "mlp_bias": False, "sliding_window": None}
-    only_kept = {"ar_loss_weight": 1.0, "dlm_paradigm": "bidirectional", "dp_varying_mask_ratio": False}
     attribute_map = {"block_length": "block_size"}
 
     use_cache: bool = False

@@ -7,23 +7,12 @@ from transformers import Qwen3Config, Qwen3MoeConfig
 from ..family import PublishedConfigMixin
 
 
-_KEPT = {
-    "fuse_cross_entropy": True,
-    "debug": False,
-    "ep_size": 1,
-    "micro_forward": False,
-    "skip_checkpoint": False,
-    "use_deepep": False,
-}
-
-
 @strict
 class SDARConfig(PublishedConfigMixin, Qwen3Config):
     r"""
     Configuration of a [`SDARForMaskedDiffusion`] (SDAR 1.7B, 4B and 8B, TraDo, DreamReasoner). The defaults come from
     [JetLM/SDAR-8B-Chat](https://huggingface.co/JetLM/SDAR-8B-Chat); every argument of [`~transformers.Qwen3Config`]
-    is accepted. Settings of the published file that change nothing here (`fuse_cross_entropy`, ...) are kept and
-    written back.
+    is accepted. Settings of the published file that change nothing here (`fuse_cross_entropy`, ...) are kept.
 
     Args:
         block_size (`int`, *optional*, defaults to 4):
@@ -35,7 +24,6 @@ class SDARConfig(PublishedConfigMixin, Qwen3Config):
 
     model_type = "sdar"
     attention = "block_causal"
-    only_kept = _KEPT
     served_as = {"sglang": "SDARForCausalLM", "lmdeploy": "SDARForCausalLM"}
     attribute_map = {"block_length": "block_size"}
 
@@ -66,7 +54,6 @@ class SDARMoeConfig(PublishedConfigMixin, Qwen3MoeConfig):
 
     model_type = "sdar_moe"
     attention = "block_causal"
-    only_kept = _KEPT
     served_as = {"sglang": "SDARMoeForCausalLM", "lmdeploy": "SDARMoeForCausalLM"}
     attribute_map = {"block_length": "block_size", "num_local_experts": "num_experts"}
 
