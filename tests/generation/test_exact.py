@@ -171,6 +171,7 @@ def decode(model, prompts, **settings):
         {"confidence_threshold": 0.5},
         {"entropy_threshold": 1.0},
         {"entropy_budget": 2.0},
+        {"confidence_threshold": 1.0, "min_commits": 3},
         {"confidence_threshold": 0.3, "block_length": 1},
         {"confidence_threshold": 0.3, "block_length": 17},
         {"confidence_threshold": EVERYTHING, "cache_implementation": "none"},
@@ -452,6 +453,16 @@ class TestAdapter:
             alone = make_model(adapter=False)
             add_adapter(alone, seed=0 if name == "default" else 5)
             assert same == answers and torch.equal(out.nfe, decode(alone, prompts)[0].nfe)
+
+    def test_one_with_a_mask_embedding_is_switched_with_one_without(self):
+        model, prompts = make_model(), make_ragged(4, seed=9)
+        expected, answers = decode(model, prompts)
+        embedding = LoraConfig(**LORA, trainable_token_indices={"embed_tokens": [MASK]}, init_lora_weights=False)
+        model.add_adapter(embedding, "embedding")
+        for name, nfe in (("embedding", None), ("default", expected.nfe)):
+            model.set_adapter(name)
+            out, same = decode(model, prompts)
+            assert same == answers and (nfe is None or torch.equal(out.nfe, nfe))
 
     @pytest.mark.parametrize(
         "setting",

@@ -121,14 +121,15 @@ class WindowDecoder(Decoder):
         if not logits.shape[1]:
             return torch.zeros_like(canvas.nfe)
         order = canvas.column_ids[: logits.shape[1]]
-        proposed = TokenPrediction(**vars(measure_certainty(logits, mask_token_id)), logits=logits)
+        certainty = measure_certainty(logits, mask_token_id)
+        proposed = TokenPrediction(**vars(certainty), logits=logits, columns=first + order)
         is_sure = self.rule(proposed, torch.ones_like(proposed.tokens, dtype=torch.bool)).cumprod(dim=1).bool()
         # The last token of the answer is never proposed: the pass that verifies the one before it predicts it.
         room = canvas.layout.max_new_tokens - 1 - canvas.block.gather(1, first)
         is_proposed = is_sure & is_clean & (order < room)
         tokens = proposed.tokens.where(is_proposed, mask_token_id)
         empty = torch.full_like(canvas.sequences, mask_token_id)
-        canvas.proposals.value = empty.scatter(1, first + order, tokens)
+        canvas.proposals.value = empty.scatter(1, proposed.columns, tokens)
         return is_proposed.sum(dim=1)
 
 
