@@ -46,8 +46,6 @@ class DiffusionGenerationMixin(GenerationMixin):
     # "full"; "block_causal": bidirectional inside the blocks of `config.block_length`, and causal across them; or
     # "causal_past": causal except for the open block, which sees the past and itself.
     attention = "full"
-    # Where such blocks are counted from: the first token of the "sequence", or of the "answer".
-    block_origin = "sequence"
 
     @property
     def block_length(self) -> int:

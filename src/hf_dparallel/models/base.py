@@ -134,11 +134,6 @@ class MaskedDiffusionModel(DiffusionModel):
         return self.config.attention
 
     @property
-    def block_origin(self) -> str:  # type: ignore[override]
-        """Returns where blocks are counted from, by the config: "sequence" or "answer"."""
-        return self.config.block_origin
-
-    @property
     def target_modules(self) -> list[str]:
         """Returns the layers that adapters are for by default: linear ones of attention and dense MLPs, by name."""
         names = {name.rpartition(".")[2] for name, _ in self.named_modules()}  # type: ignore[attr-defined]

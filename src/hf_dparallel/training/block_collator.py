@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from hf_dparallel_rules.settings import SETTINGS, SettingError
+from hf_dparallel_rules.settings import SettingError
 
 from ..attention_masks import mask_blocks, predicting_columns
 from ..generation.compatibility import check_block_origin
@@ -59,10 +59,6 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
     predicts_next_block: bool = False
     shift_logits: bool = False
     scores_clean_copy: bool = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        SETTINGS["block_origin"].read(self.block_origin)
 
     @property
     def padded_length(self) -> int:
@@ -165,6 +161,6 @@ def default_collator(
         raise SettingError("data_collator", None, rule, "Load the model by the class of its family.")
     of_family = ("attention", "block_length", "predicts_next_block", "shift_logits")
     settings |= {name: getattr(base, name) for name in of_family}
-    settings["block_origin"] = args.block_origin or recipe_of(base).block_origin or base.block_origin
+    settings["block_origin"] = args.block_origin or recipe_of(base).block_origin or base.config.block_origin
     is_causal = base.predicts_next_block and base.attention == "causal_past"
     return BlockCausalCollator(**settings, scores_clean_copy=is_causal and args.autoregressive_weight > 0)

@@ -142,7 +142,6 @@ class CertaintyForcingConfig(TrainingArguments):
             with contextlib.suppress(ValueError):
                 self.mask_ratio = float(self.mask_ratio)
         check_masks(self)
-        SETTINGS["block_origin"].read(self.block_origin)
         if not 0 < self.certainty_temperature < math.inf:
             value = self.certainty_temperature
             raise SettingError("certainty_temperature", value, "must be positive", "The paper uses 0.5.")
