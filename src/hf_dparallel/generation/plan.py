@@ -212,6 +212,8 @@ class Blocks(WholeCanvas):
         super().__init__(canvas, model)
         # By row, the number of columns at its right end that the next pass computes.
         self._missing: dict[int, int] = {}
+        # The columns after the open blocks that are computed, too.
+        self.num_after = 0
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
         canvas = self.canvas
@@ -233,11 +235,18 @@ class Blocks(WholeCanvas):
         """Returns the first column of a row that the pass after this one computes."""
         return self.canvas.open_edges(row)[0] - self.lead
 
+    def _edges(self, row: int) -> tuple[int, int]:
+        """Returns the first column of a row that is not stored, and the one after the last that is computed."""
+        return self.canvas.width - self._missing[self.canvas.row_ids[row]], self.canvas.open_edges(row)[1]
+
+    def _scored(self, wanted: torch.LongTensor, index: torch.LongTensor | None) -> torch.LongTensor:
+        """Returns the columns that score the `wanted` ones, of rows that `index` picks."""
+        return wanted
+
     def _passes(self, rows: list[int], index: torch.LongTensor | None, wanted: torch.LongTensor) -> list[Pass]:
         """Returns passes over the missing columns of some rows, which `index` picks, up to their open blocks."""
-        canvas = self.canvas
-        ends = [canvas.open_edges(row)[1] for row in rows]
-        starts = [canvas.width - self._missing[canvas.row_ids[row]] for row in rows]
+        canvas, wanted = self.canvas, self._scored(wanted, index)
+        starts, ends = zip(*map(self._edges, rows), strict=True)
         size = max(end - start for start, end in zip(starts, ends, strict=True))
         shared = slice(min(starts), max(ends))
         # Columns that only fill up a row may lie outside.
@@ -246,7 +255,7 @@ class Blocks(WholeCanvas):
             stored = [self._shared(index, wanted[:, :0], run, run.stop) for run in runs]
             scored = (wanted - last.start).clamp(0, last.stop - last.start - 1)
             return [*stored, self._shared(index, scored, last, last.stop)]
-        first = (self.open_ends() - size).clamp(min=0)
+        first = (self.open_ends() + self.num_after - size).clamp(min=0)
         first = first if index is None else first[index]
         scored = (wanted - first).clamp(0, size - 1)
         columns = first + canvas.column_ids[:size]
@@ -276,6 +285,8 @@ class MaskWindows(Blocks):
 
     def __init__(self, canvas: Canvas, model: PreTrainedModel):
         super().__init__(canvas, model)
+        # The last open token is predicted where the first mask stands.
+        self.num_after = canvas.num_masks - 1
         # Where the first mask that proposes a token stands: one that scores its own place has the next token before.
         self.first_mask = int(not model.shift_logits)
         self.is_cached = canvas.config.cache_implementation != "none"
@@ -283,39 +294,21 @@ class MaskWindows(Blocks):
     def _first_unstored(self, row: int) -> int:
         return self.canvas.open_edges(row)[1] - 1
 
-    def _passes(self, rows: list[int], index: torch.LongTensor | None, wanted: torch.LongTensor) -> list[Pass]:
-        canvas = self.canvas
-        ends = [canvas.open_edges(row)[0] for row in rows]
-        size = max(end - self._first_missing(row, end) for row, end in zip(rows, ends, strict=True))
-        starts = [max(end - size, 0) for end in ends]
-        passes = []
-        while self.is_cached and len(set(starts)) == 1 and ends[0] - starts[0] > _LONGEST_RUN:
-            run = slice(starts[0], starts[0] + _LONGEST_RUN)
-            passes.append(self._shared(index, wanted[:, :0], run, run.stop))
-            starts = [run.stop] * len(rows)
-        size = max(end - start for end, start in zip(ends, starts, strict=True)) + wanted.shape[1] - 1
-        size += canvas.num_masks
-        first = torch.tensor(starts).to(wanted.device)[:, None]
-        scored = torch.cat([wanted[:, :1] - 1 + canvas.column_ids[: wanted.shape[1]], self._proposing(index)], dim=1)
-        num_keys = max(starts) + size
-        if len(set(starts)) == 1:
-            return [*passes, self._shared(index, scored - first, slice(starts[0], num_keys), num_keys)]
-        columns = first + canvas.column_ids[:size]
-        return [self._masked(Pass(index, columns, scored - first, num_keys, canvas.attention_mask))]
+    def _edges(self, row: int) -> tuple[int, int]:
+        canvas, row_id = self.canvas, self.canvas.row_ids[row]
+        (first, end), written = canvas.open_edges(row), canvas.written.pop(row_id, None)
+        # The last token before those that were written may replace a proposal, too.
+        first = first if written is None else canvas.answer(row).start + written
+        start = min(canvas.width - self._missing[row_id], first - 1) if self.is_cached else 0
+        return start, end + self.num_after
 
-    def _proposing(self, index: torch.LongTensor | None) -> torch.LongTensor:
-        """Returns the columns of the masks that score the tokens after the next one, `(rows, block_length - 1)`."""
+    def _scored(self, wanted: torch.LongTensor, index: torch.LongTensor | None) -> torch.LongTensor:
+        """Returns the columns before the open tokens of each row, and then those of the masks that propose more."""
         canvas = self.canvas
         masks = (canvas.block < canvas.open_to[:, None]).sum(dim=1, keepdim=True) + self.first_mask
         masks = masks + canvas.column_ids[: max(canvas.num_masks - self.first_mask, 0)]
-        return masks if index is None else masks[index]
+        before = wanted[:, :1] - 1 + canvas.column_ids[: wanted.shape[1]]
+        return torch.cat([before, masks if index is None else masks[index]], dim=1)
 
-    def _first_missing(self, row: int, end: int) -> int:
-        """Returns the first column of a row that is computed; `end` is the one after its decided tokens."""
-        if not self.is_cached:
-            return 0
-        canvas, row_id = self.canvas, self.canvas.row_ids[row]
-        written = canvas.written.pop(row_id, None)
-        # The last token before those that were written may replace a proposal, too.
-        end = end if written is None else canvas.answer(row).start + written
-        return min(canvas.width - self._missing[row_id], end - 1)
+    def _runs(self, columns: slice) -> list[slice]:
+        return super()._runs(columns) if self.is_cached else [columns]
