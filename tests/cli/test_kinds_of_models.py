@@ -43,7 +43,7 @@ def test_generate_inspect_and_chat_show_one_answer(hf, checkpoint, monkeypatch):
     assert hf("generate", *flags, "--stream", "--json", "g.json")[:2] == (0, text + "\n")
     assert read_json("g.json")["nfe"] == nfe
     code, out, _ = hf("inspect", *flags, "--output_file", "page.html")
-    assert code == 0 and Path("page.html").is_file() and f", {nfe} passes, " in out
+    assert code == 0 and Path("page.html").is_file() and f"{nfe} passes, " in out
     monkeypatch.setattr(sys, "stdin", io.StringIO(PROMPT))
     code, out, _ = hf("chat", checkpoint, *DECODING)
     assert code == 0 and out.splitlines() == [text]

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.layout import Layout
 from ..generation.output import DiffusionGenerationOutput
 
 
@@ -103,11 +104,8 @@ def trace_output(
     padded = out.sequences[row, : out.sequences.shape[1] - length].tolist()
     prompt_ids = list(dropwhile(lambda token: token == config.padding_token_id, padded))
     text_of = cache(partial(_text_of, tokenizer))
-    first_block_length = block_length
-    if attention != "full" and config.block_origin != "answer":
-        first_block_length -= len(prompt_ids) % block_length
-    elif config.is_infilling:
-        first_block_length = length % block_length or block_length
+    layout, prompt_length = Layout.of(config, attention), length if config.is_infilling else len(prompt_ids)
+    first_block_length = layout.origin(prompt_length) + block_length - layout.answer(prompt_length).start
     starts = [0, *range(first_block_length, length, block_length), length]
     return DecodeTrace(
         name=name,
