@@ -20,7 +20,8 @@ from hf_dparallel.evaluation.cost import DecodingCost, mean_cost
 from hf_dparallel.evaluation.lm_eval import DiffusionHarnessLM
 from hf_dparallel.evaluation.lm_eval import model as harness_model
 
-from ...helpers import make_llada, make_tokenizer, read_json, save_two_students, write_jsonl
+from ...helpers import make_llada, make_tokenizer, read_json, read_jsonl, save_two_students, write_jsonl
+from ...processes import run_in_two_processes
 from .helpers import CANVAS, DATASETS, make_lm, make_requests
 
 
@@ -291,22 +292,36 @@ metric_list:
 """
 
 
+_COMMAND = "from hf_dparallel.evaluation.lm_eval.__main__ import cli_evaluate; cli_evaluate()"
+
+
+def command_of(folder, task: str) -> list[str]:
+    """The words of the harness's command, with a checkpoint, an adapter and six questions in a folder."""
+    save_two_students(folder)
+    questions = write_jsonl(folder / "questions.jsonl", [{"question": f"1 {n} 2", "answer": "7"} for n in range(6)])
+    (folder / "counting.yaml").write_text(TASK.replace("FILE", questions))
+    model = f"pretrained={folder / 'base'},adapter={folder / 'dparallel'},block_length=8,max_new_tokens=16"
+    argv = ["--model", "hf-dparallel", "--model_args", model, "--tasks", task, "--include_path", folder]
+    argv += ["--gen_kwargs", "entropy_threshold=1.0,max_new_tokens=16", "--device", "cpu", "--log_samples"]
+    return [*map(str, argv), "--output_path", str(folder / "out")]
+
+
 @pytest.mark.slow  # the harness looks through its 15 thousand files
 @pytest.mark.parametrize("task", ["counting", "humaneval"])
 def test_the_command_of_the_harness_finds_the_model(tmp_path, task):
-    save_two_students(tmp_path)
-    questions = write_jsonl(tmp_path / "questions.jsonl", [{"question": "1 5 2", "answer": "7"}])
-    (tmp_path / "counting.yaml").write_text(TASK.replace("FILE", questions))
-    program = [sys.executable, "-m", "hf_dparallel.evaluation.lm_eval", "--model", "hf-dparallel", "--log_samples"]
-    settings = f"pretrained={tmp_path / 'base'},adapter={tmp_path / 'dparallel'},block_length=8,max_new_tokens=16"
-    argv = ["--model_args", settings, "--tasks", task, "--include_path", tmp_path, "--device", "cpu", "--limit", "1"]
-    argv += ["--output_path", tmp_path, "--gen_kwargs", "entropy_threshold=1.0,max_new_tokens=16"]
+    argv = [*command_of(tmp_path, task), "--limit", "1"]
     argv += ["--confirm_run_unsafe_code"] if task == "humaneval" else []
+    program = [sys.executable, "-m", "hf_dparallel.evaluation.lm_eval"]
     environment = os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [*program, *map(str, argv)], capture_output=True, text=True, cwd=DATASETS, env=environment, check=False
-    )
+    done = subprocess.run([*program, *argv], capture_output=True, text=True, cwd=DATASETS, env=environment)
     assert done.returncode == 0, done.stderr
     assert f"|{task}" in done.stdout
     (results,) = tmp_path.rglob("results_*.json")
     assert 0 < read_json(results)["config"]["decoding_cost"][task]["nfe"] <= 16
+
+
+@pytest.mark.slow  # two processes, and each looks through the files of the harness
+def test_two_processes_share_the_samples(tmp_path):
+    run_in_two_processes(_COMMAND, *command_of(tmp_path, "counting"))
+    (samples,) = tmp_path.rglob("samples_counting_*.jsonl")
+    assert [row["doc_id"] for row in read_jsonl(samples)] == list(range(6))
