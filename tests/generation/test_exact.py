@@ -382,6 +382,29 @@ def test_written_tokens_replace_the_keys_of_proposals():
     assert answers[None] == answers[EVERYTHING]
 
 
+def test_layers_of_one_adapter_skip_what_peft_decides_in_each_call():
+    model = make_model()
+    ids = torch.randint(2, MASK, (2, 6))
+    is_mask = torch.arange(6).expand(2, -1) > 3
+    gate = gate_adapters(model)
+    num_layers = len(gate.short_forwards)
+    assert num_layers == 12
+    logits = []
+    for forwards in (gate.short_forwards, []):
+        gate.short_forwards = forwards
+        with gate.on(is_mask):
+            logits.append(model(ids).logits)
+    assert torch.equal(*logits) and not torch.equal(logits[0], model(ids).logits)
+    for layer in model.modules():
+        assert "forward" not in vars(layer)
+    model.disable_adapters()
+    assert not gate_adapters(model).short_forwards
+    dropout = make_model(adapter=False)
+    dropout.add_adapter(LoraConfig(**LORA | {"lora_dropout": 0.5}))
+    assert len(gate_adapters(dropout.double().eval()).short_forwards) == num_layers
+    assert not gate_adapters(dropout.train()).short_forwards
+
+
 def test_free_decoding_commits_what_masks_propose_in_fewer_passes():
     model, prompts = make_model(), make_ragged(6, seed=7)
     exact, _ = decode(model, prompts, min_new_tokens=30)
