@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Fixtures that several test files share."""
 
+import gc
 import os
 import re
 import shutil
@@ -15,10 +16,10 @@ from torch.nn.attention import flex_attention
 from transformers import masking_utils
 from transformers.integrations import flex_attention as integration
 
-from hf_dparallel import DreamForMaskedDiffusion, LLaDAForMaskedDiffusion
+from hf_dparallel import LLaDAForMaskedDiffusion
 
 from .browser import open_browser
-from .helpers import make_dream, make_llada
+from .helpers import make_llada
 from .hub.helpers import BASE, TEACHER, save_adapter
 from .hub.server import Repository, running_hub
 
@@ -32,11 +33,6 @@ def golden_dir() -> Path:
 @pytest.fixture
 def tiny_llada() -> LLaDAForMaskedDiffusion:
     return make_llada()
-
-
-@pytest.fixture
-def tiny_dream() -> DreamForMaskedDiffusion:
-    return make_dream()
 
 
 @pytest.fixture(scope="session")
@@ -126,6 +122,11 @@ def _few_tasks(monkeypatch, tmp_path):
     monkeypatch.setattr("lm_eval.tasks.TaskManager", few)
     # It runs programs to describe the machine.
     monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter, config) -> None:

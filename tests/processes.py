@@ -21,16 +21,7 @@ from torch.distributed import TCPStore
 # Seconds after which two processes that train hang.
 _LONGEST = 300
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(
-    [
-        "pytest",
-        "hypothesis",
-        "hf_dparallel._on_demand",
-        "hf_dparallel_cli.answer_streamer",
-        "hf_dparallel_cli.loading",
-        "hf_dparallel.serving.api",
-    ]
-)
+_SERVER.set_forkserver_preload(["pytest", "hf_dparallel._on_demand"])
 
 
 # What a program leaves is never freed: a process group of gloo would wait for a thread that waits for the GIL.
