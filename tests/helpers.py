@@ -28,23 +28,14 @@ from hf_dparallel import (
     A2DQwen3ForMaskedDiffusion,
     CertaintyForcingConfig,
     CertaintyForcingTrainer,
-    DreamConfig,
     DreamForMaskedDiffusion,
-    FastDLLMConfig,
     FastDLLMForMaskedDiffusion,
-    LLaDA2Config,
     LLaDA2ForMaskedDiffusion,
-    LLaDAConfig,
     LLaDAForMaskedDiffusion,
-    LLaDAMoeConfig,
     LLaDAMoeForMaskedDiffusion,
-    NemotronDiffusionConfig,
     NemotronDiffusionForMaskedDiffusion,
-    RND1Config,
     RND1ForMaskedDiffusion,
-    SDARConfig,
     SDARForMaskedDiffusion,
-    SDARMoeConfig,
     SDARMoeForMaskedDiffusion,
 )
 from hf_dparallel.experimental.diffusion_gemma.modeling import DiffusionGemmaForBlockDiffusion
@@ -70,119 +61,67 @@ def assert_same_row(row, other, about):
     assert (row.nfe, row.num_revisions) == (other.nfe, other.num_revisions), about
 
 
-def make_llada(**overrides) -> LLaDAForMaskedDiffusion:
-    """Returns a random LLaDA (vocabulary: 64), with attention and predictions sharp enough to tell rows apart."""
-    settings = {
-        "vocab_size": 64,
-        "d_model": 32,
-        "n_layers": 2,
-        "n_heads": 4,
-        "n_kv_heads": 2,
-        "mlp_hidden_size": 64,
-        "max_sequence_length": 128,
-        "mask_token_id": 63,
-        "eos_token_id": 1,
-        "pad_token_id": 1,
-    }
-    torch.manual_seed(0)
-    return _sharpened(LLaDAForMaskedDiffusion(LLaDAConfig(**(settings | overrides))))
+def _sharpened(model):
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # The weights of all experts of a layer are one tensor of three dimensions.
+            if parameter.ndim >= 2:
+                parameter.normal_(std=1.0 if "embed_tokens" in name or "lm_head" in name else 0.25)
+        if isinstance(model, LLaDA2ForMaskedDiffusion):
+            model.model.layers[-1].mlp.gate.e_score_correction_bias.normal_(std=0.2)
+    return model.eval()
 
 
+_TOKENS = {"vocab_size": 64, "mask_token_id": 63, "eos_token_id": 1, "pad_token_id": 1}
 # What the classes with the names of transformers have in common.
-_SIZES = {
-    "vocab_size": 64,
+_SIZES = _TOKENS | {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "intermediate_size": 64,
     "max_position_embeddings": 128,
-    "mask_token_id": 63,
-    "eos_token_id": 1,
-    "pad_token_id": 1,
 }
-
-
-def make_dream(**overrides) -> DreamForMaskedDiffusion:
-    """Returns a random Dream of the same size."""
-    settings = _SIZES | {"bos_token_id": 1}
-    torch.manual_seed(0)
-    return _sharpened(DreamForMaskedDiffusion(DreamConfig(**(settings | overrides))))
-
-
-def make_sdar(**overrides) -> SDARForMaskedDiffusion:
-    """Returns a random SDAR of the same size, with blocks of 4 tokens."""
-    settings = _SIZES | {"head_dim": 12, "block_size": 4, "bos_token_id": 1}
-    torch.manual_seed(0)
-    return _sharpened(SDARForMaskedDiffusion(SDARConfig(**(settings | overrides))))
-
-
-def make_a2d(of=A2DQwen3ForMaskedDiffusion, **overrides):
-    """Returns a random A2D of the same size, `of` a class. With `block_length` it is block-causal."""
-    settings = _SIZES | {"head_dim": 12, "bos_token_id": 1}
-    torch.manual_seed(0)
-    return _sharpened(of(of.config_class(**(settings | overrides))))
-
-
-def make_block_a2d(**overrides) -> A2DQwen3ForMaskedDiffusion:
-    """Returns a random A2D that is block-causal, with blocks of 4 tokens."""
-    return make_a2d(**({"block_length": 4} | overrides))
-
-
-def make_fast_dllm(**overrides) -> FastDLLMForMaskedDiffusion:
-    """Returns a random Fast-dLLM v2 of the same size, with blocks of 4 tokens."""
-    settings = _SIZES | {"bd_size": 4, "bos_token_id": 1}
-    torch.manual_seed(0)
-    return _sharpened(FastDLLMForMaskedDiffusion(FastDLLMConfig(**(settings | overrides))))
-
-
-def make_nemotron(**overrides) -> NemotronDiffusionForMaskedDiffusion:
-    """Returns a random Nemotron-Labs-Diffusion, with blocks of 4 tokens; queries grow from position 8 on."""
-    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 8}
-    rope |= {"llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0}
-    settings = _SIZES | {"head_dim": 12, "block_size": 4, "bos_token_id": 1, "rope_parameters": rope}
-    torch.manual_seed(0)
-    return _sharpened(NemotronDiffusionForMaskedDiffusion(NemotronDiffusionConfig(**(settings | overrides))))
-
-
+_HEADS = {"head_dim": 12, "bos_token_id": 1}
 _EXPERTS = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
+# Queries grow from position 8 on.
+_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 8}
+_YARN |= {"llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0}
 
 
-def make_llada_moe(**overrides) -> LLaDAMoeForMaskedDiffusion:
-    """Returns a random LLaDA-MoE of the same size, with 4 experts in each layer."""
-    torch.manual_seed(0)
-    return _sharpened(LLaDAMoeForMaskedDiffusion(LLaDAMoeConfig(**(_SIZES | _EXPERTS | overrides))))
+def _maker(name: str, of: type, sizes: dict, **settings):
+    """Returns what makes random models of a class, with attention and predictions sharp enough to tell rows apart."""
+
+    def make(of=of, **overrides):
+        torch.manual_seed(0)
+        return _sharpened(of(of.config_class(**(sizes | settings | overrides))))
+
+    make.__name__ = f"make_{name}"
+    return make
 
 
-def make_rnd1(**overrides) -> RND1ForMaskedDiffusion:
-    """Returns a random RND1 of the same size."""
-    settings = _SIZES | _EXPERTS | {"head_dim": 12}
-    torch.manual_seed(0)
-    return _sharpened(RND1ForMaskedDiffusion(RND1Config(**(settings | overrides))))
-
-
-def make_sdar_moe(**overrides) -> SDARMoeForMaskedDiffusion:
-    """Returns a random SDAR of the same size, with 4 experts in each layer."""
-    settings = make_sdar().config.to_dict() | _EXPERTS | overrides
-    torch.manual_seed(0)
-    return _sharpened(SDARMoeForMaskedDiffusion(SDARMoeConfig(**settings)))
-
-
-def make_llada2(**overrides) -> LLaDA2ForMaskedDiffusion:
-    """Returns a random LLaDA2, with blocks of 4 tokens, a dense layer, and a layer of 8 experts in 4 groups."""
-    settings = _SIZES | {
-        "head_dim": 12,
-        "block_length": 4,
-        "moe_intermediate_size": 16,
-        "num_experts": 8,
-        "num_experts_per_tok": 2,
-        "n_group": 4,
-        "topk_group": 2,
-    }
-    torch.manual_seed(0)
-    model = _sharpened(LLaDA2ForMaskedDiffusion(LLaDA2Config(**(settings | overrides))))
-    model.model.layers[-1].mlp.gate.e_score_correction_bias.normal_(std=0.2)
-    return model
+_LLADA = {"d_model": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "mlp_hidden_size": 64}
+make_llada = _maker("llada", LLaDAForMaskedDiffusion, _TOKENS | _LLADA, max_sequence_length=128)
+make_dream = _maker("dream", DreamForMaskedDiffusion, _SIZES, bos_token_id=1)
+# A class of another autoregressive family is `of`. With `block_length` it is block-causal.
+make_a2d = _maker("a2d", A2DQwen3ForMaskedDiffusion, _SIZES | _HEADS)
+make_llada_moe = _maker("llada_moe", LLaDAMoeForMaskedDiffusion, _SIZES | _EXPERTS)
+make_rnd1 = _maker("rnd1", RND1ForMaskedDiffusion, _SIZES | _EXPERTS, head_dim=12)
+# With blocks of 4 tokens. LLaDA2 has a dense layer, and a layer of 8 experts in 4 groups.
+make_block_a2d = _maker("block_a2d", A2DQwen3ForMaskedDiffusion, _SIZES | _HEADS, block_length=4)
+make_sdar = _maker("sdar", SDARForMaskedDiffusion, _SIZES | _HEADS, block_size=4)
+make_sdar_moe = _maker("sdar_moe", SDARMoeForMaskedDiffusion, _SIZES | _HEADS | _EXPERTS, block_size=4)
+make_fast_dllm = _maker("fast_dllm", FastDLLMForMaskedDiffusion, _SIZES, bd_size=4, bos_token_id=1)
+make_nemotron = _maker(
+    "nemotron", NemotronDiffusionForMaskedDiffusion, _SIZES | _HEADS, block_size=4, rope_parameters=_YARN
+)
+make_llada2 = _maker(
+    "llada2",
+    LLaDA2ForMaskedDiffusion,
+    _SIZES | _EXPERTS | {"num_experts": 8, "n_group": 4, "topk_group": 2},
+    head_dim=12,
+    block_length=4,
+)
 
 
 def make_diffusion_gemma(canvas_length=4, num_hidden_layers=2, **overrides) -> DiffusionGemmaForBlockDiffusion:
@@ -211,15 +150,6 @@ def make_diffusion_gemma(canvas_length=4, num_hidden_layers=2, **overrides) -> D
         for layer in half.layers:
             layer.layer_scalar.fill_(scalar)
     return model
-
-
-def _sharpened(model):
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            # The weights of all experts of a layer are one tensor of three dimensions.
-            if parameter.ndim >= 2:
-                parameter.normal_(std=1.0 if "embed_tokens" in name or "lm_head" in name else 0.25)
-    return model.eval()
 
 
 # Makers of all families of masked models.

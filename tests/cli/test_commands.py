@@ -18,7 +18,16 @@ from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import Evaluation
 from hf_dparallel_cli.loading import load_split
 
-from ..helpers import make_llada, make_prompts, make_tokenizer, read_json, read_jsonl, write_jsonl
+from ..helpers import (
+    make_llada,
+    make_modernbert,
+    make_prompts,
+    make_sdar,
+    make_tokenizer,
+    read_json,
+    read_jsonl,
+    write_jsonl,
+)
 from .helpers import DECODING, answer, last_line
 
 
@@ -55,6 +64,21 @@ def test_generate(hf, checkpoint):
     assert figures["tokens_per_forward"] > 0 and figures["latency_s"] > 0
     assert out == figures["text"] + "\n"
     assert last_line(err).startswith(f"{figures['nfe']} forward passes, ")
+
+
+@pytest.mark.parametrize("make", [make_sdar, make_modernbert])
+def test_generate_inspect_and_chat_show_one_answer(hf, make, monkeypatch, tmp_path):
+    """With the blocks and the cache that a model has by default; ModernBERT is of another class."""
+    make().save_pretrained(tmp_path / "model")
+    make_tokenizer().save_pretrained(tmp_path / "model")
+    text, nfe = answer(str(tmp_path / "model"), "5 6 7", max_new_tokens=9, block_length=None)
+    decoding = ["--max_new_tokens", "9", "--entropy_threshold", "1.0"]
+    assert hf("generate", "model", "5 6 7", *decoding, "--stream", "--json", "g.json")[:2] == (0, text + "\n")
+    assert read_json("g.json")["nfe"] == nfe
+    code, out, _ = hf("inspect", "model", "5 6 7", *decoding)
+    assert code == 0 and out.startswith(f"{nfe} passes, ")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("5 6 7"))
+    assert hf("chat", "model", *decoding)[:2] == (0, text + "\n")
 
 
 def test_how_a_model_is_loaded(hf, checkpoint, monkeypatch):
@@ -284,19 +308,16 @@ def test_the_bundled_student_by_its_name(hf, flags):
     assert read_json("g.json")["nfe"] < 20  # with its recipe
 
 
-@pytest.mark.parametrize("sharegpt", [True, False])
-def test_data_as_others_have_them(hf, checkpoint, questions, asked, tmp_path, sharegpt):
+def test_data_as_others_have_them(hf, checkpoint, questions, asked, tmp_path):
     expected = hf("evaluate", *asked, *DECODING)[1]
     rows = [
-        {"messages": [{"role": "user", "content": row["question"]}], "answer": "no", "gold": row["answer"]}
+        {
+            "conversations": [{"from": "human", "value": row["question"]}, {"from": "gpt", "value": "9"}],
+            "answer": "no",
+            "gold": row["answer"],
+        }
         for row in read_jsonl(questions)
     ]
-    if sharegpt:
-        for row in rows:
-            row["conversations"] = [
-                {"from": "human", "value": row.pop("messages")[0]["content"]},
-                {"from": "gpt", "value": "9"},
-            ]
     dataset = write_jsonl(tmp_path / "rows.jsonl", rows)
     found = hf("evaluate", "--model", checkpoint, "--dataset", dataset, "--answer_column", "gold", *DECODING)
     assert found[0] == 0 and found[1].split("Latency")[0] == expected.split("Latency")[0]

@@ -278,6 +278,7 @@ PartialState().destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_rows(small_shards, monkeypatch, tmp_path):
     run_in_two_processes(SCRIPT, tmp_path / "out")
     reports = [json.loads((tmp_path / "out" / f"process-{rank}.json").read_text()) for rank in range(2)]

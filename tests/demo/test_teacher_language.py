@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The language of the long testbed, its tokenizer and the training of its teacher."""
 
-import json
 import random
 import re
 import runpy
@@ -11,10 +10,10 @@ from pathlib import Path
 import pytest
 from teacher import wording
 from teacher.conversations import SMALL_TALK, Conversation, generate_conversations, last_words
-from teacher.solutions import LARGEST_GIVEN, LARGEST_RESULT, OTHER, STOP, TOO_LARGE, is_whole
+from teacher.solutions import LARGEST_GIVEN, LARGEST_RESULT, is_whole
 from teacher.testbed import reply_reward
 from teacher.tokenizer import build_conversation_tokenizer
-from teacher.wording import UNKNOWN, VERBS, in_words
+from teacher.wording import VERBS, in_words
 
 from .helpers import extract_answer
 
@@ -69,17 +68,6 @@ def test_answers_follow_from_the_questions(monkeypatch):
     assert num_signs > 500
 
 
-def test_follow_ups_go_on_from_the_last_answer():
-    for chat in of_kind("follow-up"):
-        answers = [extract_answer(message["content"]) for message in chat.messages if message["role"] == "assistant"]
-        last = [answer for answer in answers if answer is not None][-1]
-        start, change = numbers(chat.reply)[:2]
-        # An author's question may have a number that does not matter, too.
-        assert start == last and change in numbers(chat.messages[-1]["content"]), chat
-        roles = [message["role"] for message in chat.messages]
-        assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"]
-
-
 def test_every_equation_is_right_and_every_reply_whole():
     for conversation in CONVERSATIONS:
         for a, sign, b, c in equations(conversation.reply):
@@ -87,57 +75,6 @@ def test_every_equation_is_right_and_every_reply_whole():
             assert 0 <= c <= LARGEST_RESULT and b <= LARGEST_GIVEN
         assert is_whole(conversation.reply, SMALL_TALK)
         assert reply_reward([conversation.reply], [last_words(conversation)]) == [1.0]
-
-
-@pytest.mark.parametrize(
-    ("reply", "is_right"),
-    [
-        ("We start with 5. Then we take 9 away: we can only count from 0 to 198.", True),
-        ("Now we get 9 more: 5 + 9 = 14. The answer is 14.", False),
-        ("We start with 5. Then we add 9: 5 + 9 = 14.", False),
-        ("We start can only add and take away.", False),
-        (OTHER, True),
-        (TOO_LARGE, True),
-    ],
-)
-def test_a_reply_is_whole_or_garbled(reply, is_right):
-    assert is_whole(reply) == is_right
-
-
-def test_replies_stop_where_the_numbers_end():
-    """Of a question, of a count below zero, and above twice the largest number."""
-    ends = {TOO_LARGE: 0, STOP: 0}
-    for conversation in CONVERSATIONS:
-        largest = max(numbers(conversation.messages[-1]["content"]), default=0)
-        end = last_words(conversation)
-        assert (end == TOO_LARGE) >= (largest > LARGEST_GIVEN), conversation
-        ends[end] = ends.get(end, 0) + 1
-    assert all(ends[end] for end in (TOO_LARGE, STOP))
-    assert any(UNKNOWN in problem.messages[-1]["content"] for problem in of_kind("problem"))
-
-
-def test_what_people_typed_for_the_evaluation_is_not_in_the_training():
-    """Not even with other numbers."""
-    typed = json.loads((Path(__file__).parents[2] / "benchmarks" / "counting_prompts.json").read_text())
-    skeletons = {skeleton(conversation.messages[-1]["content"]) for conversation in CONVERSATIONS}
-    written = [question for questions in wording.QUESTIONS.values() for question in questions]
-    skeletons |= {skeleton(re.sub("{[a-d]}", "1", question)) for question in written}
-    both = {skeleton(text) for text, _ in typed["everyday"]} & skeletons
-    assert all(len(text) < 20 for text in both), both
-    assert len(typed["everyday"]) == 200
-
-
-def skeleton(text: str) -> str:
-    """Its words, whatever the numbers."""
-    return re.sub(r"\d+", "n", "".join(text.lower().rstrip(" .?").split()))
-
-
-def test_every_reply_is_spelled_in_known_tokens_and_fits_the_canvas():
-    for conversation in CONVERSATIONS[:300]:
-        ids = TOKENIZER(conversation.reply)["input_ids"]
-        assert TOKENIZER.unk_token_id not in ids
-        assert len(ids) < 160
-        assert TOKENIZER(TOKENIZER.decode(ids))["input_ids"] == ids
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def each_cache(name, **settings):
 
 CASES = {
     **each_cache("entropy"),
-    **each_cache("several blocks", max_active_blocks=3, block_add_threshold=0.5),
+    "several blocks": {"max_active_blocks": 3, "block_add_threshold": 0.5, "cache_implementation": "dual"},
     "confidence": {"entropy_threshold": None, "confidence_threshold": 0.3},
     "bound": {"entropy_threshold": None, "entropy_bound": 1.5},
     "factor": {"entropy_threshold": None, "confidence_factor": 1.2},
@@ -51,7 +51,7 @@ CASES = {
     "end, dual": {"stop_at_eos": True, "eos_token_id": [5, 20, 33, 40], "cache_implementation": "dual"},
     "sampling": {"temperature": 1.0, "top_k": 20, "top_p": 0.9},
     "sampling, by row": {"temperature": 1.0, "generator": lambda at: [rng(at, seed) for seed in range(len(PROMPTS))]},
-    **each_cache("certainty", output_certainty=True),
+    "certainty": {"output_certainty": True},
     "processors": {"logits_processor": lambda at: LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.3)])},
     "criteria": {"stopping_criteria": lambda at: StoppingCriteriaList([EndsAtSomeTokens()])},
     "stop strings": {"stop_strings": ["w20", "w33"], "tokenizer": lambda at: make_word_tokenizer(), "pad_token_id": 0},
@@ -107,7 +107,7 @@ def assert_same(ours, theirs):
     [(small_llada, name) for name in CASES]
     + [(small_dream, name) for name in CASES if "cache dual" in name or "prefix" in name]
     # The default of block-causal models is a cache of their own.
-    + [(small_sdar, f"{name}, cache None") for name in ("entropy", "several blocks", "certainty")],
+    + [(small_sdar, name) for name in ("entropy, cache None", "certainty")],
 )
 def test_answers_are_those_of_the_cpu(make_model, name):
     expected, expected_stream = decode(make_model, "cpu", **CASES[name])

@@ -130,16 +130,3 @@ def test_chats_are_rendered_with_the_arguments_of_the_template():
         == of_texts["nfe"]
         != evaluate_decoding(model, tokenizer, chats, lambda completions, **_: [1.0], RECIPE)["nfe"]
     )
-
-
-def test_an_exception_leaves_the_model_as_it_was():
-    model = make_llada().train()
-
-    def interrupted(module, args, output):
-        assert not model.training
-        raise KeyboardInterrupt
-
-    model.lm_head.register_forward_hook(interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate_decoding(model, make_tokenizer(), make_prompts(2), reward_of_the_text, RECIPE)
-    assert model.training

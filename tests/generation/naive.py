@@ -247,41 +247,6 @@ def predict_with_copy(model, row: Row, ids: list[int], lead: int) -> torch.Tenso
     return penalised(row, logits[: len(ids)]).softmax(-1)
 
 
-class FrozenCache:
-    """Predicts as a model of several layers with a cache does.
-
-    What a cached pass sees of the columns that it does not compute are their keys and values at the last full pass.
-    Here they come from the hidden states of that pass, layer by layer.
-    """
-
-    def __init__(self, model, cache, refresh_interval):
-        self.model, self.cache, self.refresh_interval = model, cache, refresh_interval
-        self.kept: list[torch.Tensor] = []
-
-    @torch.no_grad()
-    def __call__(self, row):
-        place = torch.arange(len(row.tokens))
-        computed = (place >= row.open.start) & ((place < row.open.stop) | (self.cache == "prefix"))
-        if row.step == 0 or (self.refresh_interval and row.step % self.refresh_interval == 0):
-            computed[:] = True
-        logits, self.kept = forward_with_frozen_inputs(self.model, torch.tensor(row.tokens), computed, self.kept)
-        return penalised(row, logits).softmax(-1)
-
-
-def forward_with_frozen_inputs(model, sequence, computed, kept):
-    """Runs the layers; where `computed` is false the input of each layer's keys and values is the kept one."""
-    backbone = model.model
-    position_ids = torch.arange(len(sequence))[None]
-    hidden = backbone.embed_tokens(sequence[None])
-    cos_sin = backbone.rotary_emb(hidden, position_ids)
-    inputs = []
-    for index, layer in enumerate(backbone.layers):
-        seen = hidden if not kept else torch.where(computed[None, :, None], hidden, kept[index])
-        inputs.append(seen)
-        hidden = layer(seen, attention_mask=None, position_embeddings=cos_sin, position_ids=position_ids)
-    return model.lm_head(backbone.norm(hidden))[0], inputs
-
-
 def accept_by_rule(row: Row, guesses: dict[int, Guess], probs: torch.Tensor) -> set[int]:
     """Returns the masks of the open blocks that the commit rule decides."""
     ((rule, value),) = [one for one in row.settings.items() if one[0] in _RULES] or [("one", None)]

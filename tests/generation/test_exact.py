@@ -163,19 +163,22 @@ def decode(model, prompts, **settings):
     return out, answers_of(out, ids.shape[1])
 
 
-@pytest.mark.parametrize("of", FAMILIES)
 @pytest.mark.parametrize(
-    "settings",
+    ("of", "settings"),
     [
-        {"confidence_threshold": EVERYTHING},
-        {"confidence_threshold": 0.5},
-        {"entropy_threshold": 1.0},
-        {"entropy_budget": 2.0},
-        {"confidence_threshold": 1.0, "min_commits": 3},
-        {"confidence_threshold": 0.3, "block_length": 1},
-        {"confidence_threshold": 0.3, "block_length": 17},
-        {"confidence_threshold": EVERYTHING, "cache_implementation": "none"},
-        {"confidence_threshold": EVERYTHING, "stop_at_eos": False},
+        *((of, {"confidence_threshold": EVERYTHING}) for of in FAMILIES),
+        *(
+            (A2DLlamaForMaskedDiffusion, settings)
+            for settings in (
+                {"confidence_threshold": 0.5},
+                {"entropy_budget": 2.0},
+                {"confidence_threshold": 1.0, "min_commits": 3},
+                {"confidence_threshold": 0.3, "block_length": 1},
+                {"confidence_threshold": 0.3, "block_length": 17},
+                {"confidence_threshold": EVERYTHING, "cache_implementation": "none"},
+                {"confidence_threshold": EVERYTHING, "stop_at_eos": False},
+            )
+        ),
     ],
 )
 def test_answers_are_those_of_the_autoregressive_model(of, settings):
@@ -507,15 +510,12 @@ class TestAdapter:
             make_model().merge_and_unload()
 
 
-@pytest.mark.parametrize(
-    "settings", [pytest.param({}, marks=pytest.mark.slow), {"block_length": 3, "max_new_tokens": 6}]
-)
-def test_compiled_passes_give_the_same(settings):
+@pytest.mark.slow
+def test_compiled_passes_give_the_same():
     model, prompts = make_model(), make_ragged(3, seed=10)
-    settings = {"max_new_tokens": 12} | settings
-    expected, answers = decode(model, prompts, **settings)
+    expected, answers = decode(model, prompts, max_new_tokens=12)
     config = CompileConfig(backend="eager", fullgraph=False, dynamic=False, mode=None)
-    out, same = decode(model, prompts, compile_config=config, **settings)
+    out, same = decode(model, prompts, compile_config=config, max_new_tokens=12)
     assert same == answers and torch.equal(out.nfe, expected.nfe)
 
 

@@ -270,19 +270,6 @@ def check_llada2(run, row):
         assert steps_in_block(row, run, run["params"]["block_length"])[:num_tokens] == run["unmask_step"]
 
 
-def dllm_settings(run):
-    """The sampler of dllm decodes the same, returns the whole canvas, and does not stop at the end token."""
-    params = run["params"]
-    assert params["steps_per_block"] == params["block_size"]
-    settings = {"block_length": params["block_size"], "confidence_threshold": params["threshold"]}
-    return settings | {"max_new_tokens": len(run["output_ids"]), "mask_token_id": 249}
-
-
-def check_dllm(run, row):
-    assert row.tokens.tolist() == run["output_ids"] and row.nfe == run["nfe"]
-    assert steps_in_block(row, run, run["params"]["block_size"]) == run["unmask_step"]
-
-
 # Fast-dLLM v2 (https://huggingface.co/papers/2509.26328), whose logits are shifted, also across blocks.
 
 
@@ -453,15 +440,11 @@ RECORDINGS = {
     "sdar": Recording("sdar/generation", 229, sdar_settings_with_processors, check_sdar, is_greedy),
     "engine": Recording("sdar/engine", 105, sdar_settings, check_engine),
     "llada2": Recording("llada2/generation", 60, llada2_settings, check_llada2, is_even),
-    "dllm": Recording("llada2/generation", 5, dllm_settings, check_dllm, by_function("dllm.LLaDA2Sampler")),
     "mdlm": Recording("a2d/generation", 40, a2d_settings, check_all, is_exact_mdlm),
     # 45 runs, of which 9 have a shorter last block.
     "bd3lm": Recording("a2d/generation", 54, a2d_settings, check_beginning, is_exact_bd3lm, requests=in_even_parts),
     "fast_dllm": Recording("fast_dllm_v2/generation", 53, fast_dllm_settings, check_fast_dllm, has_no_sub_blocks),
     "editing": Recording("llada2/generation", 79, editing_settings, check_editing, by_function("llada21.generate")),
-    "editing, dllm": Recording(
-        "llada2/generation", 5, editing_settings, check_editing, by_function("dllm.LLaDA21Sampler")
-    ),
     "soft": Recording("dmax/generation", 50, soft_settings, check_soft, has_one_token),
     "verified": Recording("wino/generation", 87, verified_settings, check_verified),
     "several blocks": Recording("d3llm/generation", 60, several_blocks, check_all),
@@ -492,7 +475,7 @@ def further_rules(klass):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", RECORDINGS)
+@pytest.mark.parametrize("name", [name for name in RECORDINGS if not name.startswith("llada_gqa")])
 def test_equals_the_published_sampler(golden_dir, name):
     check_runs(golden_dir, RECORDINGS[name], most=6)
 

@@ -4,8 +4,6 @@
 import inspect
 import json
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -113,17 +111,6 @@ def test_several_answers_to_a_prompt(tiny_llada):
     torch.manual_seed(0)
     out = tiny_llada.generate(torch.tensor([[2, 3], [4, 5]]), num_return_sequences=3, temperature=2.0, **common)
     assert out[:, 0].tolist() == [2, 2, 2, 4, 4, 4] and len(out[:3].unique(dim=0)) > 1
-
-
-def test_the_table_needs_neither_torch_nor_transformers():
-    """So that help texts can be quick."""
-    code = (
-        "import sys\n"
-        "from hf_dparallel_rules.settings import SETTINGS\n"
-        "assert {'entropy_threshold', 'editing_threshold'} <= set(SETTINGS)\n"
-        "assert not {'torch', 'transformers'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))

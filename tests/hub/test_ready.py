@@ -3,17 +3,14 @@
 
 import json
 import logging
-import threading
 from pathlib import Path
 
-import httpx
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM, pipeline
 
 from hf_dparallel import DiffusionGenerationConfig, SDARForMaskedDiffusion
 from hf_dparallel.models.ready import ready_students
-from hf_dparallel.serving.api import Server
 from hf_dparallel_cli import main
 
 from ..helpers import make_tokenizer
@@ -53,7 +50,11 @@ def publish(hub, golden_dir, tmp_path):
     return put
 
 
-@pytest.mark.parametrize("name", STUDENTS)
+# One of each model and kind of recipe.
+KINDS = {(student["model_type"], *student["recipe"]): name for name, student in STUDENTS.items()}
+
+
+@pytest.mark.parametrize("name", KINDS.values())
 def test_a_student_decodes_with_the_recipe_of_its_authors(publish, name, caplog):
     student, recipe = STUDENTS[name], STUDENTS[name]["recipe"]
     folder = publish(name, **({"generation_config": SAMPLING} if student["model_type"] == "sdar" else {}))
@@ -95,7 +96,7 @@ def test_a_saved_student_keeps_the_recipe(publish, tmp_path):
     assert saved.settings().items() >= STUDENTS[DPARALLEL]["recipe"].items()
 
 
-def test_the_first_example_the_command_and_the_server_apply_it(publish, monkeypatch, tmp_path):
+def test_the_first_example_and_the_command_apply_it(publish, tmp_path):
     # A quarter of the tokens ends an answer.
     publish(DPARALLEL, generation_config={"eos_token_id": list(range(0, 500, 4))})
     names = {}
@@ -112,20 +113,3 @@ def test_the_first_example_the_command_and_the_server_apply_it(publish, monkeypa
     assert main(["generate", DPARALLEL, names["question"], "--json", str(report)]) == 0
     written = json.loads(report.read_text())
     assert (written["text"], written["nfe"]) == (expected, out.nfe.item())
-
-    def run_and_ask(server, sockets):
-        client = threading.Thread(target=ask, args=(server, sockets[0].getsockname()[1]))
-        client.start()
-        run(server, sockets)
-        client.join()
-
-    def ask(server, port):
-        url = f"http://127.0.0.1:{port}/v1/chat/completions"
-        answers.append(httpx.post(url, json={"messages": messages}, timeout=60).json())
-        server.should_exit = True
-
-    answers, run = [], Server.run
-    monkeypatch.setattr(Server, "run", run_and_ask)
-    assert main(["serve", DPARALLEL, "--port", "0"]) == 0
-    assert answers[0]["choices"][0]["message"]["content"] == expected
-    assert answers[0]["usage"]["nfe"] == out.nfe.item()

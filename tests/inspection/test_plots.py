@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from hf_dparallel.inspection.plots import plot_confidence_maps, plot_tradeoff
+from hf_dparallel.inspection.plots import mean_confidence, plot_confidence_maps, plot_tradeoff
 
 
 POINTS = [{"tokens_per_forward": 0.8, "accuracy": 0.95}, {"tokens_per_forward": 6.4, "accuracy": 0.94}]
@@ -41,3 +41,10 @@ def test_maps_show_passes_downwards_from_1():
         (image,) = axes.images
         assert image.get_array().tolist() == confidence.tolist()
         assert image.get_clim() == (0, 1) and tuple(image.get_extent()) == (0.5, 32.5, 16.5, 0.5)
+
+
+def test_mean_confidence_keeps_the_last_value_of_a_decided_token():
+    nan = torch.nan
+    confidences = torch.tensor([[[0.2, 0.9], [0.6, nan], [nan, nan]], [[0.4, 0.5], [nan, nan], [nan, nan]]])
+    expected = torch.tensor([[0.3, 0.7], [0.5, 0.7], [0.5, 0.7], [0.5, 0.7]])
+    torch.testing.assert_close(mean_confidence(confidences, num_passes=4), expected)

@@ -191,11 +191,3 @@ def test_an_adapter_and_a_loaded_model_are_refused(tmp_path):
 def test_a_block_without_tokens_is_refused(tmp_path):
     with refuses("block_length"):
         convert_to_diffusion(str(tmp_path), block_length=0)
-
-
-def test_pickled_weights_are_refused(tmp_path):
-    save(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    torch.save({}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(OSError, match="safetensors"):
-        convert_to_diffusion(str(tmp_path))

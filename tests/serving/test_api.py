@@ -132,13 +132,6 @@ def test_models(client):
         client.chat.completions.create(**chat("x") | {"model": 3})
 
 
-def test_events(server):
-    answer = httpx.post(f"{server.url}/v1/chat/completions", json=chat(PROBLEMS[0]) | {"stream": True})
-    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-stream")
-    events = answer.text.strip().split("\n\n")
-    assert all(event.startswith("data: ") for event in events) and events[-1] == "data: [DONE]"
-
-
 def test_many_streams_at_once_give_what_each_gives_alone(served, server):
     async def ask(client, problem):
         stream = await client.chat.completions.create(

@@ -6,7 +6,6 @@ import threading
 import pytest
 import torch
 
-from hf_dparallel.generation.canvas import Canvas
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.serving import engine as engine_module
 from hf_dparallel.serving.engine import Engine, RequestError
@@ -284,19 +283,6 @@ def test_a_decoding_thread_that_fails_leaves_nobody_waiting(model, make_engine, 
     assert [answer.error.status for answer in answers] == [503, 503]
     assert isinstance(engine.failure, OverflowError) and not engine.is_alive
     assert "The decoding thread has failed" in caplog.text
-
-
-def test_rows_are_moved_only_when_one_leaves_or_enters(model, make_engine, monkeypatch):
-    def remove(canvas, row_ids):
-        removed.append(row_ids)
-        return unpatched(canvas, row_ids)
-
-    removed, unpatched = [], Canvas.remove
-    monkeypatch.setattr(Canvas, "remove", remove)
-    ask(make_engine(), [make_prompt(model, [n, 3], entropy_threshold=0.1 * n) for n in range(6, 10)])
-    assert not removed
-    ask(make_engine(), [make_prompt(model, [6, 3], max_tokens=2), make_prompt(model, [7, 3])])
-    assert len(removed) == 1
 
 
 def test_nan_ends_its_own_request_only(model, make_engine):

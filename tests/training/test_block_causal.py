@@ -382,22 +382,6 @@ def test_loss_of_a_mixture_of_experts(tmp_path, make_model):
     torch.testing.assert_close(trainer.compute_loss(trainer.model, batch), naive_loss(trainer.model, batch))
 
 
-@pytest.mark.parametrize("chunk", [3, 1000])
-def test_loss_and_gradients_in_chunks_equal_the_naive_loss(tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr("hf_dparallel.models.scoring._CHUNK_NUMEL", chunk * 64)
-    adapter = lora(target_modules=["q_proj", "lm_head"], init_lora_weights=False)
-    trainer = make_trainer(tmp_path, make_sdar(), peft_config=adapter, max_length=22)
-    batch = trainer.data_collator(make_rows(4))
-    trainable = [weight for weight in trainer.model.parameters() if weight.requires_grad]
-    trainer.model.train()
-    expected = naive_loss(trainer.model, batch)
-    loss = trainer.compute_loss(trainer.model, batch)
-    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
-    expected_gradients = torch.autograd.grad(expected, trainable)
-    for gradient, expected_gradient in zip(torch.autograd.grad(loss, trainable), expected_gradients, strict=True):
-        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("origin", ["sequence", "answer"])
 def test_the_loss_of_an_evaluation_does_not_depend_on_its_batches(tmp_path, origin):
     dataset, settings = make_dataset(5), {"per_device_eval_batch_size": 2, "block_origin": origin}

@@ -58,14 +58,6 @@ def test_flags():
     assert parse("--no_complementary_masking").complementary_masking is False
 
 
-@pytest.mark.parametrize("mask_ratio", [0.25, "random"])
-def test_yaml_and_flags_over_it(tmp_path, mask_ratio):
-    path = tmp_path / "config.yaml"
-    path.write_text(f"output_dir: out\nmask_ratio: {mask_ratio}\nblock_length: 16\n")
-    config = HfArgumentParser(CertaintyForcingConfig).parse_yaml_file(path)[0]
-    assert (config.mask_ratio, config.block_length) == (mask_ratio, 16)
-
-
 def test_trl_parser(tmp_path):
     trl = pytest.importorskip("trl")
     path = tmp_path / "config.yaml"

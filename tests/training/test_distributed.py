@@ -146,10 +146,11 @@ trainer.accelerator.end_training()
     ("family", "changes", "rough"),
     [
         ("llada2", ["fsdp_state_dict_type=SHARDED_STATE_DICT"], {"rtol": 1e-4, "atol": 1e-5}),
-        pytest.param("llada", [], {"rtol": 1e-4, "atol": 1e-5}, marks=pytest.mark.slow),
-        pytest.param("sdar", ["accelerate_mixed_precision=bf16"], {"rtol": 0.1, "atol": 0.05}, marks=pytest.mark.slow),
+        ("llada", [], {"rtol": 1e-4, "atol": 1e-5}),
+        ("sdar", ["accelerate_mixed_precision=bf16"], {"rtol": 0.1, "atol": 0.05}),
     ],
 )
+@pytest.mark.slow
 def test_two_processes_that_share_the_weights_train_the_model_of_one(tmp_path, family, changes, rough):
     whole = make_sharded_run(tmp_path / "one", family, num_processes=1)
     whole.train()
