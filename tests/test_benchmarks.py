@@ -33,9 +33,12 @@ def test_there_are_expected_figures():
     assert [path.stem for path in EXPECTED] == ["teacher"]
 
 
+# The first recipe takes as many passes as all others.
+@pytest.mark.parametrize("first", [pytest.param(0, marks=pytest.mark.slow), 1])
 @pytest.mark.parametrize("path", EXPECTED, ids=lambda path: path.stem)
-def test_the_figures_of_the_bundled_teacher_still_come_out(regression, path):
+def test_the_figures_of_the_bundled_teacher_still_come_out(regression, path, first):
     expected = json.loads(path.read_text())
+    expected["rows"] = expected["rows"][first:]
     assert regression["deviations"](expected, regression["measure"](expected)) == []
 
 
@@ -206,12 +209,10 @@ def test_every_command_of_the_reproduction_parses(tmp_path, model, variables):
 def test_every_command_of_the_ablations_parses(tmp_path, table, num_students):
     commands = [argv for argv in our_commands("llada-8b", str(tmp_path), table) if argv[0] != "trajectories"]
     assert [argv[0] for argv in commands] == ["train", "paper"] * num_students
-    for argv in commands:
-        parse(argv)
-    students = [argv[argv.index("--output_dir") + 1] for argv in commands if argv[0] == "train"]
-    evaluated = [argv for argv in commands if argv[0] == "paper"]
-    assert [argv[argv.index("--adapter") + 1] for argv in evaluated] == students
-    assert len(set(students)) == num_students
+    for training, evaluation in zip(commands[::2], commands[1::2], strict=True):
+        parse(training)
+        parse(evaluation)
+        assert evaluation[evaluation.index("--adapter") + 1] == training[training.index("--output_dir") + 1]
 
 
 @pytest.mark.parametrize(
@@ -230,16 +231,16 @@ def test_the_effective_batch_is_64_on_any_number_of_processes(tmp_path, variable
 
 
 @pytest.mark.parametrize(
-    ("launch", "said"),
+    ("model", "launch", "said"),
     [
-        ("torchrun --nproc-per-node 8 -m", "set PROCESSES"),
-        ("accelerate launch --num_processes 3 -m", "divides 64, got '3'"),
+        ("llada-8b", "torchrun --nproc-per-node 8 -m", "set PROCESSES"),
+        ("llada-8b", "accelerate launch --num_processes 3 -m", "divides 64, got '3'"),
+        ("llada-9b", "python -m", "choose llada-8b, llada-1.5 or dream-7b"),
     ],
-    ids=str,
 )
-def test_a_batch_that_would_not_be_64_is_refused(tmp_path, launch, said):
+def test_what_cannot_be_reproduced_is_refused(tmp_path, model, launch, said):
     with pytest.raises(subprocess.CalledProcessError) as caught:
-        dry_run("llada-8b", str(tmp_path), LAUNCH=launch)
+        dry_run(model, str(tmp_path), LAUNCH=launch)
     assert said in caught.value.stderr
 
 
@@ -247,9 +248,3 @@ def test_an_interrupted_reproduction_goes_on(tmp_path):
     (tmp_path / "student" / "checkpoint-5").mkdir(parents=True)
     trainings = [words for words in dry_run("llada-8b", str(tmp_path)) if "--dataset_name" in words]
     assert [words[-2:] == ["--resume_from_checkpoint", "true"] for words in trainings] == [True, False]
-
-
-def test_an_unknown_model_is_refused(tmp_path):
-    command = ["bash", str(REPRODUCE), "llada-9b", str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 2 and "choose llada-8b, llada-1.5 or dream-7b" in result.stderr

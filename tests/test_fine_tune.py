@@ -28,17 +28,7 @@ FAMILIES = {
 }
 LLADA = "GSAI-ML/LLaDA-8B-Instruct"
 # What this machine and a tiny model need, and the flags of the page for whole models.
-SMALL = [
-    "--max_steps",
-    "1",
-    "--gradient_accumulation_steps",
-    "2",
-    "--max_length",
-    "64",
-    "--use_cpu",
-    "--bf16",
-    "false",
-]
+SMALL = ["--max_steps=1", "--gradient_accumulation_steps=2", "--max_length=64", "--use_cpu", "--bf16=false"]
 WHOLE = ["--use_peft", "false", "--dtype", "float32", "--learning_rate", "1e-5"]
 
 
@@ -74,8 +64,8 @@ def test_the_page_runs(published, hub, tmp_path, monkeypatch, family):
     assert main([*train, *SMALL]) == 0
     settings = read_json("runs/tuned/training_summary.json")["settings"]
     assert (settings["certainty_weight"], settings["mask_ratio"]) == (0.0, "random")
-    assert main(evaluate) == 0
     if family == "llada":
+        assert main(evaluate) == 0
         assert main(push) == 0
         assert "adapter_model.safetensors" in hub.repository("user/tuned").files()
         model = AutoModelForMaskedLM.from_pretrained("runs/tuned")
@@ -85,8 +75,9 @@ def test_the_page_runs(published, hub, tmp_path, monkeypatch, family):
         # An untrained model has no right answer.
         assert main([*trajectories, "--reward", "none"]) == 0
         assert main([*distil, "--max_steps", "1", "--use_cpu"]) == 0
-    assert main([*train, *SMALL, *WHOLE, "--output_dir", "runs/whole"]) == 0
-    assert (tmp_path / "runs" / "whole" / "model.safetensors").is_file()
+    if family in ("dream", "llada2"):
+        assert main([*train, *SMALL, *WHOLE, "--output_dir", "runs/whole"]) == 0
+        assert (tmp_path / "runs" / "whole" / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -46,6 +46,7 @@ def run(name, words, *more):
         assert main([*words[1:], *FEWER[name], *more]) == 0, words
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_run(commands, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [])
     assert [name for name, _ in commands] == ["python", "convert", "train", "trajectories", "train", *list(FEWER)[4:]]

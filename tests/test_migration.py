@@ -6,15 +6,10 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
-import torch
-
 from hf_dparallel import CertaintyForcingConfig, DiffusionGenerationConfig, DiffusionGenerationOutput
 from hf_dparallel_cli import program
 from hf_dparallel_cli.training import ARGUMENTS
 from hf_dparallel_rules.settings import suggest
-
-from .helpers import make_llada
 
 
 PAGE = (Path(__file__).parents[1] / "docs" / "migration.md").read_text(encoding="utf-8")
@@ -63,44 +58,3 @@ def test_settings_of_training_exist():
         assert name in names, setting
         if "=" in setting:
             CertaintyForcingConfig("student", use_cpu=True, **eval(f"dict({setting})"))
-
-
-def official_generate(model, prompt, steps, gen_length, block_length, threshold, mask_id):
-    """The official dParallel sampler in a few lines: entropies in nats, at least one token in each pass."""
-    canvas = torch.cat([prompt, torch.full((1, gen_length), mask_id)], dim=1)
-    nfe = 0
-    for start in range(prompt.shape[1], canvas.shape[1], block_length):
-        block = slice(start, start + block_length)
-        quota = gen_length // steps
-        while (canvas[:, block] == mask_id).any():
-            nfe += 1
-            probabilities = model(canvas).logits[0, block].double().softmax(-1)
-            masked = canvas[0, block] == mask_id
-            if threshold is None:
-                certainty = torch.where(masked, probabilities.amax(-1), -torch.inf)
-                commit = torch.zeros_like(masked)
-                commit[certainty.topk(min(quota, int(masked.sum()))).indices] = True
-            else:
-                entropy = torch.where(masked, torch.special.entr(probabilities).sum(-1), torch.inf)
-                commit = (entropy <= threshold) & masked
-                commit[entropy.argmin()] = True
-            canvas[0, block] = torch.where(commit, probabilities.argmax(-1), canvas[0, block])
-    return canvas, nfe
-
-
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [
-        ({"steps": 16, "threshold": 0.5}, {"entropy_threshold": 0.5}),
-        ({"steps": 16, "threshold": 2.0}, {"entropy_threshold": 2.0}),
-        ({"steps": 8, "threshold": None}, {"denoising_steps": 8}),
-    ],
-)
-@torch.no_grad()
-def test_their_arguments_and_ours_give_the_same_tokens(theirs, ours):
-    model = make_llada()
-    prompt = torch.tensor([[5, 6, 7]])
-    canvas, nfe = official_generate(model, prompt, gen_length=16, block_length=8, mask_id=63, **theirs)
-    settings = {"max_new_tokens": 16, "block_length": 8, "stop_at_eos": False, "return_dict_in_generate": True}
-    out = model.generate(prompt, **settings, **ours)
-    assert out.sequences.equal(canvas) and out.nfe.tolist() == [nfe]

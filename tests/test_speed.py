@@ -4,7 +4,6 @@
 import pytest
 import torch
 from speed import (
-    SHAPES,
     Machine,
     computed_widths,
     floor_seconds,
@@ -31,8 +30,7 @@ def test_random_models_are_always_the_same_and_complete(model):
     assert logits.isfinite().all() and (logits[..., 500] == 0).all() and logits.std() > 3
 
 
-@pytest.mark.parametrize("passes", [30, 46, 33, 24])
-@pytest.mark.parametrize("cache", [None, "dual"])
+@pytest.mark.parametrize(("passes", "cache"), [(30, None), (24, "dual")])
 def test_decodes_in_the_step_counts_of_the_paper(model, passes, cache):
     steps = []
     hook = model.lm_head.register_forward_hook(lambda *args: steps.append(1))
@@ -71,21 +69,3 @@ def test_without_linux_the_memory_is_unknown(monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
     called = []
     assert measure_peak_memory(lambda: called.append(1), "cpu") is None and called == [1]
-
-
-def test_shapes_are_those_of_the_published_models():
-    def count(config):
-        body = (
-            config.num_hidden_layers
-            * config.hidden_size
-            * (
-                2 * config.hidden_size
-                + 2 * config.num_key_value_heads * (config.hidden_size // config.num_attention_heads)
-                + 3 * config.intermediate_size
-            )
-        )
-        return body + 2 * config.vocab_size * config.hidden_size
-
-    assert count(SHAPES["llada-8b"]) == pytest.approx(8.02e9, rel=0.01)
-    assert count(SHAPES["dream-7b"]) == pytest.approx(7.62e9, rel=0.01)
-    assert count(SHAPES["sdar-8b"]) == pytest.approx(8.19e9, rel=0.01)
