@@ -116,6 +116,14 @@ def test_predicted_tokens_are_taken_up_to_the_first_that_does_not_fit(tokenizer)
     begun = tokenizer(' "ca')["input_ids"]
     assert wrong.commit([*begun, eos, *begun], likeliest) == (begun, [])
     assert wrong.commit([eos], likeliest) == (tokenizer("7")["input_ids"], [])
+    # In exact decoding up to the first text that the schema writes itself, as one token at a time.
+    exact, alone = answer_of(schema, tokenizer), answer_of(schema, tokenizer)
+    assert exact.given() == alone.given()
+    spelled = [token for char in ' "cafe", "how many": 12}' for token in tokenizer(char)["input_ids"]]
+    kept, fixed = exact.commit(spelled, likeliest, exact=True)
+    assert len(kept) < len(spelled) and fixed
+    one_at_a_time = [alone.commit([token], likeliest) for token in kept]
+    assert one_at_a_time[-1] == (kept[-1:], fixed) and not any(given for _, given in one_at_a_time[:-1])
 
 
 @pytest.mark.parametrize("make_model", [make_llada, make_sdar])

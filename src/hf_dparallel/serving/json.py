@@ -61,19 +61,25 @@ class JsonAnswer:
         self.matcher.consume_tokens(tokens)
         return [*tokens, self.vocabulary.eos_token] if self.matcher.is_stopped() else tokens
 
-    def commit(self, predicted: list[int], logits: torch.Tensor) -> tuple[list[int], list[int]]:
+    def commit(self, predicted: list[int], logits: torch.Tensor, exact: bool = False) -> tuple[list[int], list[int]]:
         """Returns the predicted tokens to commit, and the tokens that the schema fixes after them.
 
         These are the first ones that fit; if none does, the likeliest token that fits, by the `logits` of the first
-        place, `(vocab_size,)`.
+        place, `(vocab_size,)`. With `exact` the schema writes each text that it fixes, as one token at a time.
         """
         kept = predicted[: self.matcher.validate_tokens(predicted)]
         if not kept:
             bias = torch.frombuffer(bytearray(self.matcher.compute_logit_bias()), dtype=torch.uint8)
             fits = bias[: len(logits)].to(logits.device) > 0
             kept = [int(logits[: len(fits)].masked_fill(~fits, -torch.inf).argmax())]
-        self.matcher.consume_tokens(kept)
-        return kept, [] if kept[-1] in self.vocabulary.eos_tokens else self.given()
+        committed: list[int] = []
+        for tokens in [[token] for token in kept] if exact else [kept]:
+            self.matcher.consume_tokens(tokens)
+            committed += tokens
+            given = [] if tokens[-1] in self.vocabulary.eos_tokens else self.given()
+            if given:
+                break
+        return committed, given
 
 
 class JsonPart(RowPart):
@@ -101,7 +107,7 @@ class JsonPart(RowPart):
             num_masks = min(status.num_open, columns.stop - columns.start - status.num_decided)
             num_accepted = [*change.accepted[row, :num_masks].tolist(), False].index(False)
             predicted = change.tokens[row, : max(num_accepted, 1)].tolist()
-            kept, given = answer.commit(predicted, prediction.logits[row, 0])
+            kept, given = answer.commit(predicted, prediction.logits[row, 0], self.canvas.config.exact)
             self.canvas.write(row, status.num_decided + len(kept), given)
             tokens, accepted = change.tokens.clone(), change.accepted.clone()
             tokens[row, : len(kept)] = tokens.new_tensor(kept)
