@@ -34,6 +34,15 @@ def test_labels_of_points_in_one_place_stand_one_above_the_other():
     assert [text.get_text() for text in axes.texts] == ["0.5", "0.7\n0.8"]
 
 
+def test_neither_labels_of_two_curves_nor_the_legend_cover_a_point():
+    figure = plot_tradeoff({name: [{**POINTS[0], "label": "0.5"}] for name in ("Teacher", "Student")})
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert not boxes[0].overlaps(boxes[1]) and all(axes.get_window_extent().contains(*box.p1) for box in boxes)
+    assert not figure.legends[0].get_window_extent().overlaps(axes.get_window_extent())
+
+
 def test_maps_show_passes_downwards_from_1():
     maps = {"Teacher": torch.rand(16, 32), "Student": torch.rand(16, 32)}
     for axes, (method, confidence) in zip(panels(plot_confidence_maps(maps)), maps.items(), strict=True):

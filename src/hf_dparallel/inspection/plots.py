@@ -31,24 +31,24 @@ def plot_tradeoff(
     widths = [*[1] * len(certainty or {}), 1.15]
     figure, (*maps, axes) = _make_axes(4.4 * len(widths) + 2, widths)
     _draw_maps(maps, certainty or {})
-    for (method, points), marker in zip(curves.items(), cycle("os^Dv"), strict=False):
+    for (method, points), marker, above in zip(curves.items(), cycle("os^Dv"), cycle((True, False)), strict=False):
         x = [point["tokens_per_forward"] for point in points]
         y = [100 * point["accuracy"] for point in points]
         (line,) = axes.plot(x, y, marker=marker, label=method)
         if all("accuracy_interval" in point for point in points):
             low, high = zip(*(point["accuracy_interval"] for point in points), strict=True)
             axes.vlines(x, [100 * end for end in low], [100 * end for end in high], line.get_color(), alpha=0.35)
-        # Points in one place have their labels one above the other.
+        # Points in one place have their labels one above the other; every second curve, below them.
         labels = defaultdict(list)
         for point, place in zip(points, zip(x, y, strict=True), strict=True):
             labels[place].append(point.get("label", ""))
         style = {"textcoords": "offset points", "fontsize": "x-small", "color": line.get_color()}
         for place, names in labels.items():
-            axes.annotate("\n".join(names), place, (4, 4), va="bottom", **style)
+            axes.annotate("\n".join(names), place, (4, 4 if above else -4), va="bottom" if above else "top", **style)
     axes.set(title="Accuracy against speed", xlabel="Tokens per forward pass", ylabel="Accuracy (%)")
-    axes.margins(x=0.1)
+    axes.margins(x=0.15, y=0.15)
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower left")
+    figure.legend(loc="outside lower right", ncols=3)
     return figure
 
 
