@@ -122,7 +122,7 @@ def test_python_and_the_harness_ask_it_so_too(student, rendered):
     thinking = {"enable_thinking": True}
     given = DiffusionGenerationConfig(chat_template_kwargs=thinking)
     for contradiction in (
-        lambda: evaluate_decoding(model, tokenizer, dataset, reward, chat_template_kwargs=thinking),
+        lambda: evaluate_decoding(model, tokenizer, dataset, reward, given),
         lambda: Answerer(model, tokenizer, given),
         lambda: DiffusionHarnessLM(model, tokenizer=tokenizer, chat_template_args=thinking),
         lambda: load_adapters(

@@ -121,9 +121,8 @@ def test_chats_are_rendered_with_the_arguments_of_the_template():
     tokenizer.chat_template = "{{ thinking or '' }} {% for message in messages %}{{ message['content'] }} {% endfor %}"
     chats = Dataset.from_list([{"prompt": [{"role": "user", "content": "3 4"}], "answer": "1"}])
     texts = Dataset.from_list([{"prompt": "9 3 4", "answer": "1"}])
-    of_chats = evaluate_decoding(
-        model, tokenizer, chats, lambda completions, **_: [1.0], RECIPE, chat_template_kwargs={"thinking": "9"}
-    )
+    thinking = RECIPE.updated(chat_template_kwargs={"thinking": "9"})
+    of_chats = evaluate_decoding(model, tokenizer, chats, lambda completions, **_: [1.0], thinking)
     of_texts = evaluate_decoding(model, tokenizer, texts, lambda completions, **_: [1.0], RECIPE)
     assert (
         of_chats["nfe"]

@@ -4,7 +4,7 @@
 import time
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -43,9 +43,7 @@ def evaluate_decoding(
     reward_funcs: RewardFunction | list[RewardFunction],
     generation_config: DiffusionGenerationConfig | None = None,
     batch_size: int = 16,
-    description: str = "Evaluation",
     seed: int = 0,
-    chat_template_kwargs: dict[str, Any] | None = None,
 ) -> dict[str, float]:
     r"""
     Decodes the prompts of a dataset and measures how good the answers are and what they cost.
@@ -63,12 +61,8 @@ def evaluate_decoding(
             The recipe. By default the model's own.
         batch_size (`int`, *optional*, defaults to 16):
             Prompts decoded together; changes the latency only (up to the rounding of sums in batches).
-        description (`str`, *optional*):
-            Title of the progress bar.
         seed (`int`, *optional*, defaults to 0):
             Seed of the draws with `temperature > 0`; each row has its own, whatever the batch.
-        chat_template_kwargs (`dict`, *optional*):
-            Further arguments of the chat template, beside those of the recipe. Those of a row win.
 
     Returns:
         `dict[str, float]`: `accuracy`, the fraction of right answers; `nfe`, `tokens_per_forward`, `latency_s` and all
@@ -78,9 +72,7 @@ def evaluate_decoding(
         ValueError: if a prompt cannot be decoded, or the columns are not those that the reward functions need.
     """
     answerer = Answerer(model, tokenizer, generation_config, batch_size, seed)
-    if chat_template_kwargs:
-        answerer = answerer.with_(chat_template_kwargs=chat_template_kwargs)
-    return evaluate_answers(answerer, dataset, reward_funcs, description).metrics()
+    return evaluate_answers(answerer, dataset, reward_funcs).metrics()
 
 
 def evaluate_answers(
