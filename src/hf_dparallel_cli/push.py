@@ -17,20 +17,9 @@ from .options import FOLDER, settings_options
 @click.option("--license", help="Identifier of the licence for the card, such as 'mit' or 'apache-2.0'.")
 @click.option("--private", is_flag=True, help="Make a new repository private.")
 @click.option("--revision", help="Branch to push to, which is created if necessary. By default 'main'.")
-@click.option("--create_pr", is_flag=True, help="Open a pull request instead of pushing directly.")
-@click.option("--commit_message", default="Upload with hf-dparallel", help="Message of the commit.")
 @click.option("--dry_run", is_flag=True, help="Run the checks, and show the card and the files, without uploading.")
 @settings_options
-def push_command(
-    path: str,
-    repo_id: str,
-    private: bool,
-    revision: str | None,
-    create_pr: bool,
-    commit_message: str,
-    dry_run: bool,
-    **options: Any,
-) -> None:
+def push_command(path: str, repo_id: str, private: bool, revision: str | None, dry_run: bool, **options: Any) -> None:
     """Publish an adapter or a model on the Hub, with a card.
 
     PATH is its folder, REPO_ID the name of the repository, such as user/llada-dparallel.
@@ -52,7 +41,5 @@ def push_command(
             click.echo(f"{name}  {size:,} bytes")
         click.echo(f"Nothing was sent. Not checked: whether you may write to {repo_id}.", err=True)
         return
-    how: dict[str, Any] = {"revision": revision, "create_pr": create_pr, "commit_message": commit_message}
     # As in huggingface_hub, the default of an organization applies.
-    commit = push_model_to_hub(path, repo_id, **about, **how, private=private or None)
-    click.echo(commit.pr_url or commit.commit_url)
+    click.echo(push_model_to_hub(path, repo_id, **about, revision=revision, private=private or None).commit_url)
