@@ -76,7 +76,8 @@ def test_unknown_name_is_an_attribute_error():
 
 
 _IMPORTS = """
-import sys
+import gc, sys
+gc.disable()
 for name in ("trl", "datasets", "evaluate"):
     sys.modules[name] = None
 import torch

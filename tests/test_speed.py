@@ -8,7 +8,6 @@ from speed import (
     computed_widths,
     floor_seconds,
     measure_decoding,
-    measure_peak_memory,
     random_model,
 )
 
@@ -19,15 +18,6 @@ _LENGTHS = {"prompt_length": 8, "max_new_tokens": 256, "block_length": 32, "repe
 @pytest.fixture(scope="module")
 def model():
     return random_model("tiny", torch.float32, "cpu")
-
-
-def test_random_models_are_always_the_same_and_complete(model):
-    other = random_model("tiny", torch.float32, "cpu")
-    ids = torch.tensor([[3, 4, 500, 500]])
-    with torch.no_grad():
-        logits = model(ids).logits
-        assert torch.equal(other(ids).logits, logits)
-    assert logits.isfinite().all() and (logits[..., 500] == 0).all() and logits.std() > 3
 
 
 @pytest.mark.parametrize(("passes", "cache"), [(30, None), (24, "dual")])
@@ -63,9 +53,3 @@ def test_floor_of_a_pass(model):
     assert floor_seconds(model, Machine(1e6, 1e30), 100, 10, num_keys=1000) == pytest.approx(expected)
     expected = 2 * (body * 100 + model.lm_head.weight.numel() * 10) / 1e6
     assert floor_seconds(model, Machine(1e30, 1e6), 100, 10) == pytest.approx(expected)
-
-
-def test_without_linux_the_memory_is_unknown(monkeypatch):
-    monkeypatch.setattr("sys.platform", "darwin")
-    called = []
-    assert measure_peak_memory(lambda: called.append(1), "cpu") is None and called == [1]

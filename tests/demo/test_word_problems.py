@@ -9,8 +9,6 @@ from transformers import AutoTokenizer
 from hf_dparallel.demo import TEACHER
 from hf_dparallel.demo.word_problems import LARGEST_NUMBER, generate_word_problems
 
-from .helpers import extract_answer
-
 
 PROBLEMS = list(islice(generate_word_problems(seed=0), 2000))
 
@@ -24,7 +22,7 @@ def test_answers_follow_from_the_questions():
         for sentence in sentences[:-1]:
             verb, number = changes.search(sentence).groups()
             total += int(number) if verb in ("finds", "buys") else -int(number)
-        assert total == problem.answer == extract_answer(problem.solution), problem
+        assert total == problem.answer and problem.solution.endswith(f"The answer is {total} ."), problem
 
 
 def test_every_equation_of_a_solution_is_right():
