@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.generation.exact import make_decoder
+from hf_dparallel.generation.exact import WindowDecoder, make_decoder
 from hf_dparallel.generation.mask_gate import gate_adapters
 from hf_dparallel.generation.parts import RowPart
 from hf_dparallel.generation.standard_parts import make_parts
@@ -383,6 +383,27 @@ def test_written_tokens_replace_the_keys_of_proposals():
                 rows += decoder.step()
         answers[threshold] = {row.index: row.tokens.tolist() for row in rows}
     assert answers[None] == answers[EVERYTHING]
+
+
+def test_proposals_behind_a_rejected_one_are_tried_again(monkeypatch):
+    kept = []
+
+    def propose(self, logits, first, is_clean):
+        before = self.canvas.proposals.value.clone()
+        count = propose_next(self, logits, first, is_clean)
+        behind = before.where(self.canvas.column_ids >= first, MASK)
+        after = self.canvas.proposals.value
+        assert torch.equal(after[~is_clean[:, 0]], behind[~is_clean[:, 0]])
+        assert count.tolist() == (after != MASK).sum(dim=1).tolist()
+        kept.extend(count[~is_clean[:, 0]].tolist())
+        return count
+
+    propose_next = WindowDecoder._propose
+    monkeypatch.setattr(WindowDecoder, "_propose", propose)
+    model, prompts = make_model(), make_ragged(8)
+    _, answers = decode(model, prompts)
+    assert answers == [one_at_a_time(model, prompt, 30) for prompt in prompts]
+    assert max(kept) > 0
 
 
 def test_layers_of_one_adapter_skip_what_peft_decides_in_each_call():
