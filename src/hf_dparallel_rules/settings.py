@@ -209,7 +209,8 @@ _ROWS = (
         source="https://huggingface.co/papers/2507.11851",
         help="For models with a causal past: masks after the row only propose tokens, and the causal logits of the "
         "same pass verify them, so that the answer is the one of the autoregressive model, token for token. `True` by "
-        "default for converted autoregressive models, for which `False` commits proposals without verifying."),
+        "default for converted autoregressive models, for which `False` commits proposals unverified, at least one a "
+        "pass."),
     Setting("max_active_blocks", "blocks", int, default=1, minimum=1,
         source="https://huggingface.co/papers/2601.07568",
         help="How many blocks may be decided at the same time. Above 1 needs a commit rule with a threshold."),

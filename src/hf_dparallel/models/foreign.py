@@ -77,16 +77,15 @@ def enable_diffusion_generation(
             "remote code for transformers 4. Use a class of transformers, or the release that its code is for."
         )
     # Probed by what a change of one token changes.
-    takes_positions = _takes_positions(model)
     is_seen = torch.tensor([[0, 1, 1, 1]] * 2, device=model.device)
-    hides_padding = not any(_reactions(model, 0, is_seen)[1:]) and takes_positions
-    has_masks = takes_positions and _takes_visibility(model)
+    hides_padding = not any(_reactions(model, 0, is_seen)[1:]) and _takes_positions(model)
+    has_masks = hides_padding and _takes_visibility(model)
     _check_attention(model, block_length, has_masks)
     previous = getattr(model, "generation_config", None)
     config = DiffusionGenerationConfig.from_dict(previous.to_dict() if previous else {})
     if not isinstance(model, DiffusionGenerationMixin):
         model.__class__ = _with_diffusion_generation(type(model))  # type: ignore[arg-type]
-    model.shift_logits, model.takes_positions, model.takes_visibility = shift_logits, takes_positions, has_masks
+    model.shift_logits, model.takes_visibility = shift_logits, has_masks
     model.attention, model.hides_padding = "full", hides_padding
     if block_length is not None:
         # A model that counts blocks by itself would count padding, too.

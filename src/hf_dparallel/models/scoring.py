@@ -26,8 +26,6 @@ class ScoringMixin:
     # Whether the logits of its forward pass at position i - 1 score token i, as in models that started from an
     # autoregressive checkpoint.
     shift_logits = False
-    # Whether the forward pass is given positions, which count from 0; otherwise it finds them by itself.
-    takes_positions = True
 
     def score(
         self,
@@ -50,7 +48,8 @@ class ScoringMixin:
         """
         forward = self.__call__ if forward is None else forward  # type: ignore[operator]
         positions = inputs.get("position_ids")
-        if not self.takes_positions:
+        if not self.hides_padding:  # type: ignore[attr-defined]
+            # Without padding a model finds positions by itself, and may count them in a way of its own.
             inputs = {name: value for name, value in inputs.items() if name != "position_ids"}
         logits = forward(**accepted_inputs(self, inputs)).logits
         if self.shift_logits:
