@@ -55,8 +55,6 @@ PARTS = [
      "its configuration, and the temperature of its passes"),
     # Others
     ("accelerate.hooks", "_hf_hook", "the device of the inputs, where a model is on several"),
-    ("torch.nn:Module", "_forward_pre_hooks", "hooks of PEFT that an error in `generate` left behind"),
-    ("torch._dynamo", "mark_static_address", "the cache, in CUDA graphs"),
     ("uvicorn.server:ServerState", "connections", "clients that do not read the end of their answers, at SIGTERM"),
     ("lm_eval.models.huggingface:HFLM", "tokenizer_name apply_chat_template gather_object", "as for any model of "
      "transformers"),

@@ -354,7 +354,6 @@ class CertaintyForcingTrainer(Trainer):
         is_ours = isinstance(self.model, MaskedDiffusionModel) and Path(resume_from_checkpoint, CONFIG_NAME).is_file()
         if not is_ours or self.is_fsdp_enabled or self.is_deepspeed_enabled:
             return super()._load_from_checkpoint(resume_from_checkpoint, model)
-        # The Trainer does not know the published names of our weights.
         settings = {"config": self.model.config, "dtype": self.model.dtype}
         saved = type(self.model).from_pretrained(resume_from_checkpoint, **settings)
         self.model.load_state_dict(saved.state_dict())
@@ -362,7 +361,7 @@ class CertaintyForcingTrainer(Trainer):
     def _load_best_model(self) -> None:
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             return super()._load_best_model()
-        # The Trainer would load the adapter "default" into whichever is active.
+        # The Trainer would read the file by itself, and does not know the published names of our weights.
         self._load_from_checkpoint(self.state.best_model_checkpoint)
 
     # What is saved
