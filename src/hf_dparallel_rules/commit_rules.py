@@ -7,7 +7,7 @@ each row that has one, the most certain or the first, so that decoding always en
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from .settings import SETTINGS, Setting
@@ -36,7 +36,7 @@ class Prediction(Protocol):
     columns: Tensor
 
 
-def commit_rule(name: str, type: type, help: str, **fields: Any) -> Callable:
+def commit_rule(name: str, type: type, help: str, *, options: Iterable[Setting] = (), **fields: Any) -> Callable:
     """Registers a commit rule under the setting `name`, which configurations, commands and docs then know.
 
     The decorated function is called as `function(prediction, masked, value)`. A rule that must remember something
@@ -45,11 +45,13 @@ def commit_rule(name: str, type: type, help: str, **fields: Any) -> Callable:
 
     Args:
         name, type, help, fields: the setting, see [`Setting`].
+        options: further settings of the rule.
     """
 
     def register(function: Any) -> Any:
         RULES[name] = function
         SETTINGS[name] = Setting(name, "rule", type, help, **fields)
+        SETTINGS.update({option.name: option for option in options})
         return function
 
     return register
