@@ -18,9 +18,11 @@ from .generation.output import DiffusionGenerationOutput as DiffusionGenerationO
 from .models.a2d.configuration_a2d import A2DLlamaConfig as A2DLlamaConfig
 from .models.a2d.configuration_a2d import A2DQwen2Config as A2DQwen2Config
 from .models.a2d.configuration_a2d import A2DQwen3Config as A2DQwen3Config
+from .models.a2d.configuration_a2d import A2DQwen3MoeConfig as A2DQwen3MoeConfig
 from .models.a2d.modeling_a2d import A2DLlamaForMaskedDiffusion as A2DLlamaForMaskedDiffusion
 from .models.a2d.modeling_a2d import A2DQwen2ForMaskedDiffusion as A2DQwen2ForMaskedDiffusion
 from .models.a2d.modeling_a2d import A2DQwen3ForMaskedDiffusion as A2DQwen3ForMaskedDiffusion
+from .models.a2d.modeling_a2d import A2DQwen3MoeForMaskedDiffusion as A2DQwen3MoeForMaskedDiffusion
 from .models.convert import convert_to_diffusion as convert_to_diffusion
 from .models.dream.configuration_dream import DreamConfig as DreamConfig
 from .models.dream.modeling_dream import DreamForMaskedDiffusion as DreamForMaskedDiffusion

@@ -11,8 +11,8 @@ from transformers import (
     AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 from ..helpers import make_tokenizer, write_jsonl
@@ -36,12 +36,15 @@ SHAPE = {
 }
 
 
-@pytest.fixture(params=[(LlamaConfig, LlamaForCausalLM), (Qwen3Config, Qwen3ForCausalLM)], ids=["llama", "qwen3"])
+@pytest.fixture(
+    params=[(LlamaConfig, LlamaForCausalLM), (Qwen3MoeConfig, Qwen3MoeForCausalLM)], ids=["llama", "qwen3_moe"]
+)
 def causal(request, tmp_path) -> str:
     """The folder of an autoregressive model that repeats the last word."""
     config_class, model_class = request.param
     torch.manual_seed(0)
-    model = model_class(config_class(**SHAPE))
+    experts = {"moe_intermediate_size": 16, "num_experts": 2, "num_experts_per_tok": 1}
+    model = model_class(config_class(**SHAPE, **(experts if config_class is Qwen3MoeConfig else {})))
     with torch.no_grad():
         model.lm_head.weight.copy_(8 * model.model.embed_tokens.weight)
     folder = tmp_path / "causal"
@@ -87,7 +90,7 @@ def test_two_commands_and_the_student_by_its_name(hf, causal, prompts, tmp_path)
     ids = tokenizer("5 6", return_tensors="pt")["input_ids"]
     plain = {"max_new_tokens": 8, "do_sample": False, "suppress_tokens": [63]}
     expected = type(student).generate(student, ids, max_new_tokens=8, denoising_steps=8)
-    kind = Qwen3ForCausalLM if "qwen3" in student.config.model_type else LlamaForCausalLM
+    kind = Qwen3MoeForCausalLM if "moe" in student.config.model_type else LlamaForCausalLM
     assert torch.equal(kind.from_pretrained(causal).generate(ids, **plain), expected)
     out = student.generate(ids, max_new_tokens=8, confidence_threshold=1e-6, return_dict_in_generate=True)
     assert torch.equal(out.sequences, expected) and out.nfe <= 8

@@ -30,6 +30,7 @@ from hf_dparallel.models.a2d.modeling_a2d import (
     A2DLlamaForMaskedDiffusion,
     A2DQwen2ForMaskedDiffusion,
     A2DQwen3ForMaskedDiffusion,
+    A2DQwen3MoeForMaskedDiffusion,
 )
 from hf_dparallel.training.student import prepare_student
 from hf_dparallel.training.window_collator import WindowCollator
@@ -38,7 +39,13 @@ from ..helpers import left_padded, make_llada, make_nemotron, make_tokenizer, re
 
 
 VOCABULARY, MASK, EOS = 24, 23, 1
-FAMILIES = [A2DLlamaForMaskedDiffusion, A2DQwen2ForMaskedDiffusion, A2DQwen3ForMaskedDiffusion]
+FAMILIES = [
+    A2DLlamaForMaskedDiffusion,
+    A2DQwen2ForMaskedDiffusion,
+    A2DQwen3ForMaskedDiffusion,
+    A2DQwen3MoeForMaskedDiffusion,
+]
+EXPERTS = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
 EVERYTHING = 1e-9
 LORA = {"r": 8, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"]}
 LORA |= {"alora_invocation_tokens": [MASK], "lora_alpha": 16}
@@ -66,8 +73,12 @@ def make_model(of=A2DLlamaForMaskedDiffusion, seed=0, adapter=True):
         block_length=5,
         causal_past=True,
         shift_logits=True,
+        **(EXPERTS if of is A2DQwen3MoeForMaskedDiffusion else {}),
     )
     model = of(config).double().eval()
+    if of is A2DQwen3MoeForMaskedDiffusion:
+        # torch._grouped_mm takes no float64.
+        model.set_experts_implementation("eager")
     with torch.no_grad():
         embeddings = model.model.embed_tokens.weight
         after = {token: [token] for token in range(15, MASK)}

@@ -18,6 +18,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 from hf_dparallel import convert_to_diffusion
@@ -31,6 +33,7 @@ KINDS = {
     "mistral": (MistralConfig, MistralForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
     "gemma": (GemmaConfig, GemmaForCausalLM),
 }
 SIZES = {
@@ -42,6 +45,7 @@ SIZES = {
     "intermediate_size": 64,
     "eos_token_id": 1,
 }
+EXPERTS = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
 CONVERTIBLE = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "gemma"])
 
 
@@ -49,8 +53,8 @@ def save(folder, kind="llama", tokenizer=None, **settings):
     """An autoregressive model with a vocabulary of 64, whose tokenizer by default has a mask token."""
     config_class, model_class = KINDS[kind]
     torch.manual_seed(0)
-    windows = {"sliding_window": None} if kind == "mistral" else {}
-    model = model_class(config_class(**{"vocab_size": 64, "bos_token_id": 0} | SIZES | windows | settings)).eval()
+    own = {"mistral": {"sliding_window": None}, "qwen3_moe": EXPERTS}.get(kind, {})
+    model = model_class(config_class(**{"vocab_size": 64, "bos_token_id": 0} | SIZES | own | settings)).eval()
     with torch.no_grad():
         for weight in model.parameters():
             # Biases and norms, too.

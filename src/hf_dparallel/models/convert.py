@@ -12,7 +12,12 @@ from transformers.utils import ADAPTER_CONFIG_NAME
 from hf_dparallel_rules.settings import SETTINGS, SettingError
 
 from ..generation.configuration import DiffusionGenerationConfig, special_token_id
-from .a2d.modeling_a2d import A2DLlamaForMaskedDiffusion, A2DQwen2ForMaskedDiffusion, A2DQwen3ForMaskedDiffusion
+from .a2d.modeling_a2d import (
+    A2DLlamaForMaskedDiffusion,
+    A2DQwen2ForMaskedDiffusion,
+    A2DQwen3ForMaskedDiffusion,
+    A2DQwen3MoeForMaskedDiffusion,
+)
 from .base import MaskedDiffusionModel
 from .family import PublishedConfigMixin
 
@@ -24,6 +29,7 @@ _CLASSES: dict[str, Any] = {
     "mistral": A2DLlamaForMaskedDiffusion,
     "qwen2": A2DQwen2ForMaskedDiffusion,
     "qwen3": A2DQwen3ForMaskedDiffusion,
+    "qwen3_moe": A2DQwen3MoeForMaskedDiffusion,
 }
 # Names of unused tokens in the tokenizers of Llama 3 and Mistral.
 _RESERVED = re.compile(r"reserved|unused|control_\d")
@@ -49,7 +55,7 @@ def convert_to_diffusion(
 
     Args:
         name (`str`):
-            A Llama, Mistral, Qwen2 or Qwen3 (dense): a folder, or a name on the Hub.
+            A Llama, Mistral, Qwen2 or Qwen3: a folder, or a name on the Hub.
         block_length (`int`, *optional*):
             Tokens of a block: attention is then bidirectional inside a block and causal across blocks, and the block
             cache exact. By default every token sees every other one. With a causal past, the most tokens that a pass
@@ -101,7 +107,7 @@ def convert_to_diffusion(
 
 
 def _check_source(name: str, config: PreTrainedConfig) -> None:
-    remedy = "Give a Llama, Mistral, Qwen2 or Qwen3 (dense)."
+    remedy = "Give a Llama, Mistral, Qwen2 or Qwen3."
     if isinstance(config, PublishedConfigMixin):
         raise SettingError("model", name, "is a diffusion model already", "Load it with `AutoModelForMaskedLM`.")
     if config.model_type not in _CLASSES:

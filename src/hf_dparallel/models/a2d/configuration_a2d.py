@@ -2,7 +2,7 @@
 """Configurations of A2D: those of the autoregressive models that it starts from, and the attention."""
 
 from huggingface_hub.dataclasses import strict
-from transformers import LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 from ..family import NO_BLOCKS, PublishedConfigMixin
 
@@ -49,6 +49,18 @@ class A2DQwen3Config(A2DConfigMixin, Qwen3Config):
     shift_logits: bool = False
     causal_past: bool = False
     mask_token_id: int | None = 151669
+
+
+@strict
+class A2DQwen3MoeConfig(A2DConfigMixin, Qwen3MoeConfig):
+    """Configuration of an [`A2DQwen3MoeForMaskedDiffusion`]. See [`A2DConfigMixin`]."""
+
+    model_type = "a2d-qwen3-moe"
+
+    block_length: int | None = None
+    shift_logits: bool = False
+    causal_past: bool = False
+    mask_token_id: int | None = None
 
 
 @strict

@@ -8,7 +8,9 @@ from transformers import (
     PreTrainedConfig,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.models.llama.modeling_llama import LlamaModel, LlamaPreTrainedModel
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model, Qwen2PreTrainedModel
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model, Qwen3PreTrainedModel
@@ -17,7 +19,8 @@ from ..adapters import read_summary
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
 from ..family import register_family
-from .configuration_a2d import A2DLlamaConfig, A2DQwen2Config, A2DQwen3Config
+from ..sdar.modeling_sdar import SDARMoeForMaskedDiffusion, SDARMoeModel
+from .configuration_a2d import A2DLlamaConfig, A2DQwen2Config, A2DQwen3Config, A2DQwen3MoeConfig
 
 
 class A2DForMaskedDiffusion(MaskedDiffusionModel):
@@ -87,6 +90,23 @@ class A2DQwen3ForMaskedDiffusion(A2DForMaskedDiffusion, Qwen3PreTrainedModel):
     backbone_class = A2DQwen3Model
 
 
+# On disk each expert has its own weights.
+_of_experts = get_checkpoint_conversion_mapping("qwen3_moe")
+register_checkpoint_conversion_mapping(A2DQwen3MoeConfig.model_type, _of_experts, overwrite=True)
+
+
+class A2DQwen3MoeModel(SDARMoeModel):
+    config: A2DQwen3MoeConfig
+
+
+@register_family
+class A2DQwen3MoeForMaskedDiffusion(A2DForMaskedDiffusion, SDARMoeForMaskedDiffusion):
+    """A2D-Qwen3-MoE with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
+
+    config: A2DQwen3MoeConfig
+    backbone_class = A2DQwen3MoeModel
+
+
 class A2DQwen2Model(DiffusionBackbone, Qwen2Model):
     config: A2DQwen2Config
 
@@ -118,5 +138,6 @@ for _causal, _model in (
     (MistralConfig, A2DLlamaForMaskedDiffusion),
     (Qwen2Config, A2DQwen2ForMaskedDiffusion),
     (Qwen3Config, A2DQwen3ForMaskedDiffusion),
+    (Qwen3MoeConfig, A2DQwen3MoeForMaskedDiffusion),
 ):
     AutoModelForMaskedLM._model_mapping.register(_causal, _model, exist_ok=True)
