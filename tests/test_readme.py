@@ -10,6 +10,7 @@ import json
 import pydoc
 import re
 import runpy
+import statistics
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +23,8 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
+import demo
 import hf_dparallel
-from hf_dparallel.reports import results_table
 from hf_dparallel_cli import main, program
 from hf_dparallel_cli.models import read_published, read_ready
 from hf_dparallel_rules.settings import SETTINGS
@@ -205,14 +206,52 @@ def test_code_fits_the_site(page):
 # Figures.
 
 
-def test_figures_agree():
-    """The tables are what `make demo` wrote, and no page has other figures of the bundled model."""
-    table = results_table(json.loads(read("benchmarks/results/demo_seed0.json"))["rows"])
+def result(name: str) -> dict:
+    return json.loads(read(f"benchmarks/results/{name}.json"))
+
+
+def demo_means(metric: str) -> list[float]:
+    runs = [run["rows"] for run in result("demo")["runs"]]
+    return [statistics.mean(row[metric] for row in rows) for rows in zip(*runs, strict=True)]
+
+
+def test_figures_of_the_bundled_model_are_those_of_its_runs():
+    table, chart = demo.table(result("demo")), read("docs/images/results.svg")
     assert f"\n{table}\n" in read("README.md") and f"\n{table}\n" in read("docs/results.md")
+    assert demo.chart(result("demo"), chart.partition("<rect")[0]) == chart
     (section,) = re.findall(r"^## Which method\n(.*?)^## ", read("docs/decoding.md"), flags=re.MULTILINE | re.DOTALL)
-    assert set(re.findall(r"[\d.]+ passes", section)) <= {
-        f"{cell.strip()} passes" for line in table.splitlines() for cell in line.split("|")
-    }
+    assert set(re.findall(r"[\d.]+ passes", section)) <= {f"{nfe:.1f} passes" for nfe in demo_means("nfe")}
+    one, _, *teacher, student = demo_means("nfe")
+    assert_says(
+        f"takes {student:.1f} passes an answer, where one token per pass takes {one:.1f}**",
+        f"{demo_means('tokens_per_forward')[-1]:.0f} tokens of answer a pass",
+        f"takes {min(teacher) / student:.1f} times as many passes",
+    )
+
+
+def assert_says(*claims: str) -> None:
+    text = " ".join(read("docs/results.md").split())
+    for claim in claims:
+        assert claim in text
+
+
+def test_other_figures_are_those_of_their_files():
+    plain, dual = result("decode_small_against_official")["rows"]
+    (dream,) = result("decode_small_dream_against_official")["rows"]
+    official, ours, *_ = result("train_small_against_official")["rows"]
+    gpu = {row["cache"]: row["ms_per_pass"] for row in result("gpu_h200_decode_llada_8b")["rows"][:3]}
+    floor = result("gpu_h200_decode_llada_8b")["rows"][0]["floor_ms_per_pass"]
+    seconds = [f"{row[code]['seconds']:.1f} s" for row in (plain, dual) for code in ("ours", "official")]
+    per_pass = [f"{1000 * dream[code]['seconds'] / dream[code]['nfe']:.0f} ms" for code in ("ours", "official")]
+    assert_says(
+        "takes {} instead of {} without a cache and {} instead of {} with the dual cache".format(*seconds),
+        "A pass of Dream takes {} instead of {}".format(*per_pass),
+        f"training step {ours['seconds']:.2f} s instead of {official['seconds']:.2f} s, "
+        f"in 1/{official['tensors_mb'] / ours['tensors_mb']:.0f} of the memory",
+        f"{gpu['none']:.1f} ms a pass without a cache at batch 1, {gpu['prefix']:.1f} with the prefix and "
+        f"{gpu['dual']:.1f} with the dual cache",
+        f"would take {floor:.1f} ms",
+    )
 
 
 # Links.
