@@ -2,29 +2,7 @@
 """A commit rule with a memory: import this file, then decode with `kl_threshold`. docs/add_a_rule.md explains it."""
 
 from hf_dparallel_rules.commit_rules import commit_rule, most_certain
-from hf_dparallel_rules.settings import SETTINGS, Setting
-
-
-OPTIONS = [
-    Setting(
-        "kl_confidence",
-        "rule options",
-        float,
-        "With `kl_threshold`: the probability that a token must exceed.",
-        default=0.9,
-        noun="a probability",
-        maximum=1,
-    ),
-    Setting(
-        "kl_history_length",
-        "rule options",
-        int,
-        "With `kl_threshold`: for how many passes a prediction must be stable.",
-        default=2,
-        minimum=1,
-    ),
-]
-SETTINGS.update({option.name: option for option in OPTIONS})
+from hf_dparallel_rules.settings import Setting
 
 
 @commit_rule(
@@ -36,6 +14,25 @@ SETTINGS.update({option.name: option for option in OPTIONS})
     noun="a number of nats",
     above_minimum=True,
     source="https://huggingface.co/papers/2511.05664",
+    options=[
+        Setting(
+            "kl_confidence",
+            "rule options",
+            float,
+            "With `kl_threshold`: the probability that a token must exceed.",
+            default=0.9,
+            noun="a probability",
+            maximum=1,
+        ),
+        Setting(
+            "kl_history_length",
+            "rule options",
+            int,
+            "With `kl_threshold`: for how many passes a prediction must be stable.",
+            default=2,
+            minimum=1,
+        ),
+    ],
 )
 class StableAndConfident:
     """KLASS.
