@@ -44,9 +44,9 @@ def same(compiled, plain):
 @pytest.mark.parametrize(
     ("make", "cache", "origin"),
     [
-        (make_dream, "prefix", None),
+        pytest.param(make_dream, "prefix", None, marks=pytest.mark.slow),
         (make_fast_dllm, "block", "answer"),
-        (make_nemotron, "block", None),
+        pytest.param(make_nemotron, "block", None, marks=pytest.mark.slow),
     ],
 )
 def test_same_tokens_as_without(make, cache, origin):
@@ -89,7 +89,7 @@ def test_as_many_blocks_as_in_the_paper_stay_below_the_recompile_limit():
     assert backend.num_graphs <= 5
 
 
-@pytest.mark.parametrize("cache", [None, "dual"])
+@pytest.mark.parametrize("cache", [None, pytest.param("dual", marks=pytest.mark.slow)])
 def test_slots_compile_few_shapes(cache):
     model, backend = one_layer(make_llada), CountingBackend()
     compile_config = CompileConfig(backend=backend, fullgraph=True)
