@@ -22,7 +22,7 @@ from transformers import (
 )
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
-from transformers.utils import CONFIG_NAME
+from transformers.utils import ADAPTER_CONFIG_NAME
 
 from hf_dparallel_rules.settings import SettingError
 
@@ -351,8 +351,9 @@ class CertaintyForcingTrainer(Trainer):
         return trained if self.state.global_step < max_steps else (num_epochs, 0)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        is_ours = isinstance(self.model, MaskedDiffusionModel) and Path(resume_from_checkpoint, CONFIG_NAME).is_file()
-        if not is_ours or self.is_fsdp_enabled or self.is_deepspeed_enabled:
+        has_adapter = Path(resume_from_checkpoint, ADAPTER_CONFIG_NAME).is_file()
+        is_whole = isinstance(self.model, MaskedDiffusionModel) and not has_adapter
+        if not is_whole or self.is_fsdp_enabled or self.is_deepspeed_enabled:
             return super()._load_from_checkpoint(resume_from_checkpoint, model)
         settings = {"config": self.model.config, "dtype": self.model.dtype}
         saved = type(self.model).from_pretrained(resume_from_checkpoint, **settings)
