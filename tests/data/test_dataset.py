@@ -76,11 +76,21 @@ def test_bad_messages(row, message):
         tokenize_row(row, make_chat_tokenizer())
 
 
-@pytest.mark.parametrize("completion", ["It <|endoftext|>", "It <|endoftext|> is"])
+@pytest.mark.parametrize("completion", ["It <|endoftext|>", "It <|endoftext|> \n"])
 def test_a_completion_ends_with_its_first_end_token(completion):
     tokenizer = make_chat_tokenizer()
     row = tokenize_row({"prompt": "What", "completion": completion}, tokenizer)
     assert tokenizer.decode(row["completion_ids"]) == "It <|endoftext|>"
+
+
+def test_text_after_the_end_of_an_answer_is_refused():
+    """It would be left out."""
+    for row in (
+        {"prompt": "What", "completion": "It <|endoftext|> is"},
+        {"messages": chat("What", "It <|endoftext|> is")},
+    ):
+        with pytest.raises(ValueError, match=r"`completion` goes on after its end token '<\|endoftext\|>': ' is'"):
+            tokenize_row(row, make_chat_tokenizer())
 
 
 def test_a_row_may_have_exactly_the_largest_length():

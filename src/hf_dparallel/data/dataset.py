@@ -112,6 +112,10 @@ def tokenize_row(
     eos_token_id = processing_class.eos_token_id if eos_token_id is None else eos_token_id
     if eos_token_id is None:
         raise ValueError("`processing_class` has no EOS token to end a completion with. Set `tokenizer.eos_token`.")
+    answer, eos_token = example.completion, processing_class.decode([eos_token_id])
+    answer = answer if isinstance(answer, str) else answer[0]["content"]
+    if eos_token and (rest := answer.partition(eos_token)[2]).strip():
+        raise ValueError(f"`completion` goes on after its end token {eos_token!r}: {rest[:60]!r}. Remove one of them.")
     # Decoding stops at EOS, but some templates continue with a line break.
     end = [*completion_ids, eos_token_id].index(eos_token_id)
     return {"prompt_ids": prompt_ids, "completion_ids": [*completion_ids[:end], eos_token_id]}
