@@ -50,8 +50,8 @@ def convert_to_diffusion(
     after the row, which an adapter learns to read, propose several tokens in a pass (docs/exact.md).
 
     The mask token is the tokenizer's own; else a token that it has reserved (with a causal past also a special token
-    that neither texts nor the chat template have); else a new one. A new one takes an unused
-    row of the embeddings, or a new row, which begins as their mean.
+    that neither texts nor the chat template have); else a new one. A new one takes an unused row of the embeddings, or
+    a new row, which begins as their mean. (With a causal past it does not: adapters fit the original checkpoint.)
 
     Args:
         name (`str`):
@@ -70,7 +70,8 @@ def convert_to_diffusion(
         `tuple` of the model and the tokenizer, both to be saved with `save_pretrained`.
 
     Raises:
-        ValueError: for another architecture, a sliding window, or a diffusion model.
+        ValueError: for another architecture, a sliding window, a diffusion model, or no row for the mask token of a
+            causal past.
     """
     block_length = SETTINGS["block_length"].read(block_length)
     if attention not in (None, "full", "block_causal", "causal_past"):
@@ -134,5 +135,9 @@ def _add_mask_token(tokenizer: PreTrainedTokenizerBase, model: MaskedDiffusionMo
         unused = free[0] if free else _MASK_TOKEN
         tokenizer.add_special_tokens({"mask_token": unused})
     if tokenizer.mask_token_id >= model.config.vocab_size:
+        if model.is_autoregressive:
+            rule = f"needs a mask token, and the tokenizer of {model.name_or_path!r} has no special token to spare"
+            remedy = "Add one to tokenizer and model (`add_special_tokens`, `resize_token_embeddings`), and save both."
+            raise SettingError("attention", "causal_past", rule, remedy)
         model.resize_token_embeddings(tokenizer.mask_token_id + 1)
     return tokenizer.mask_token_id
