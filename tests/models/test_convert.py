@@ -145,6 +145,13 @@ def test_a_causal_past_needs_a_token_to_spare(tmp_path):
     assert (tokenizer.mask_token_id, model.config.vocab_size) == (64, 80)
 
 
+def test_a_causal_past_needs_positions_that_masks_do_not_change(tmp_path):
+    save(tmp_path, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
+    with refuses("attention", "rope_type='dynamic'"):
+        convert_to_diffusion(str(tmp_path), attention="causal_past")
+    assert convert_to_diffusion(str(tmp_path))
+
+
 def test_a_quantized_model_is_refused(tmp_path):
     save(tmp_path)
     edit_json(tmp_path / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})

@@ -5,6 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from hf_dparallel import DataCollatorForSemiAutoregressiveMasking
+from hf_dparallel.training.window_collator import WindowCollator
 
 from ..helpers import refuses
 
@@ -280,3 +281,8 @@ def test_rows_that_do_not_go_with_the_settings(row, setting, value):
 def test_a_row_without_completion():
     with pytest.raises(ValueError, match="`completion_ids` .*got None"):
         make_collator()([ROWS[0], {"prompt_ids": [1], "text": "a"}])
+
+
+def test_windows_of_a_causal_past_have_a_mask():
+    with refuses("block_length", "at least 2"):
+        WindowCollator(MASK, EOS, block_length=1)

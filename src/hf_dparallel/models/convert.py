@@ -33,6 +33,8 @@ _CLASSES: dict[str, Any] = {
 }
 # Names of unused tokens in the tokenizers of Llama 3 and Mistral.
 _RESERVED = re.compile(r"reserved|unused|control_\d")
+# Their frequencies change with the largest position of a pass.
+_OF_LENGTH = ("dynamic", "longrope")
 # A2D's name. Behind the vocabulary of Qwen3 it has the published id, 151669.
 _MASK_TOKEN = "<|mask|>"
 
@@ -70,8 +72,8 @@ def convert_to_diffusion(
         `tuple` of the model and the tokenizer, both to be saved with `save_pretrained`.
 
     Raises:
-        ValueError: for another architecture, a sliding window, a diffusion model, or no row for the mask token of a
-            causal past.
+        ValueError: for another architecture, a sliding window, a diffusion model, or a causal past where masks
+            would change the tokens: without a row for them, or with positions that depend on the length.
     """
     block_length = SETTINGS["block_length"].read(block_length)
     if attention not in (None, "full", "block_causal", "causal_past"):
@@ -90,6 +92,10 @@ def convert_to_diffusion(
     where = {"revision": kwargs.get("revision", "main"), "trust_remote_code": False}
     config = AutoConfig.from_pretrained(name, **where)
     _check_source(name, config)
+    rope = config.rope_parameters["rope_type"]
+    if is_autoregressive and rope in _OF_LENGTH:
+        rule = f"does not go with rope_type={rope!r}, whose frequencies masks would change"
+        raise SettingError("attention", attention, rule, "Use a model without it.")
     tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **where)
     model_class = _CLASSES[config.model_type]
     config_class = model_class.config_class

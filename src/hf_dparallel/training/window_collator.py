@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from hf_dparallel_rules.settings import SettingError
+
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .objective import IGNORE_INDEX
 
@@ -29,6 +31,8 @@ class WindowCollator(DataCollatorForSemiAutoregressiveMasking):
     def __post_init__(self):
         self.complementary_masking = False
         super().__post_init__()
+        if self.block_length == 1:
+            raise SettingError("block_length", 1, "must be at least 2 for a causal past: 1 leaves no mask to learn")
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         r"""
