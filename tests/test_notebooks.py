@@ -69,7 +69,7 @@ def test_in_a_kernel(name, hub, monkeypatch, tmp_path):
     # A progress bar on the other stream ends without a newline.
     printed = "".join(out.text for out in outputs if out.get("name") == "stdout")
     if name == "decode_and_calibrate":
-        assert printed.count("tokens per pass") == 3 and "Confirmed: " in printed
+        assert printed.count("tokens per pass") >= 2 and "Confirmed: " in printed
     if name == "distil_on_your_own_data":
         before, after = (line for line in printed.splitlines() if line.startswith(("Before: ", "After: ")))
         assert float(after.split()[1]) < 0.8 * float(before.split()[1])

@@ -1,8 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Runs that are killed, and what a second start of a run may change."""
 
-import random
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ from hf_dparallel.data import folder
 from hf_dparallel.training.checkpoints import last_complete_checkpoint
 
 from ..helpers import lora, make_dataset, make_llada, make_prompts, make_tokenizer, make_trainer, weights_of
-from ..processes import Program, run_program
+from ..processes import run_program
 from ..recipes import RECIPE
 
 
@@ -156,12 +154,53 @@ def test_a_training_that_diverges_stops_and_keeps_the_checkpoints_before(tmp_pat
         train(tmp_path / "last", rows=4)
 
 
-RUN = """
-import sys
+KILLED_RUNS = """
+import os, random, signal, sys, time
 from pathlib import Path
-from tests.training.test_checkpoints import {run}
+from tests.training.test_checkpoints import {run} as run
 
-{run}(Path(sys.argv[1]))
+folder, num_kills = Path(sys.argv[1]), int(sys.argv[2])
+
+def start(output_dir):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            run(output_dir)
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+def wait(pid, seconds):
+    # Returns the exit code, or None if it is still running.
+    end = time.monotonic() + seconds
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > end:
+            return None
+        time.sleep(0.002)
+
+begin = time.monotonic()
+assert wait(start(folder / "whole"), 300) == 0
+duration = time.monotonic() - begin
+draw = random.Random(0)
+kills = runs = 0
+while kills < num_kills:
+    output_dir = folder / f"run-{{runs}}"
+    runs += 1
+    while True:
+        pid = start(output_dir)
+        code = wait(pid, draw.uniform(0, duration))
+        if code is not None:
+            assert code == 0, code
+            break
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        kills += 1
+print(kills, runs)
 """
 
 
@@ -185,16 +224,10 @@ def decode(output_dir):
 
 def kill_again_and_again(run: str, folder: Path) -> int:
     """Kills `run` 20 times at random points, starts it again each time, and returns how often it came to its end."""
-    source, draw, begin = RUN.format(run=run), random.Random(0), time.monotonic()
-    code, output = run_program(source, folder / "whole")
+    code, output = run_program(KILLED_RUNS.format(run=run), folder, 20)
     assert code == 0, output[-2000:]
-    duration, kills, runs = time.monotonic() - begin, 0, 0
-    while kills < 20:
-        program = Program(source, folder / f"run-{runs}")
-        code = program.wait(draw.uniform(0, duration))
-        program.kill()
-        assert code in (None, 0)
-        kills, runs = (kills + 1, runs) if code is None else (kills, runs + 1)
+    kills, runs = map(int, output.split()[-2:])
+    assert kills >= 20
     return runs
 
 
