@@ -128,25 +128,6 @@ def test_groups_with_different_settings_take_turns(model, make_engine):
     assert gate.rows[:4] == [3, 2, 3, 2]
 
 
-STANDARD = {"temperature": 0, "entropy_threshold": 1, "max_active_blocks": 1, "stop_at_eos": True}
-
-
-@pytest.mark.parametrize(
-    ("same", "other"),
-    [
-        ([{"temperature": 0.0}, {"do_sample": False}, {"top_p": 0.9, "top_k": 5}, STANDARD], {"temperature": 1}),
-        ([{"temperature": 1}, {"do_sample": True}, {"temperature": 1.0, "top_p": 1}], {"do_sample": True, "top_k": 5}),
-    ],
-)
-def test_equal_settings_are_one_group_however_they_are_said(model, make_engine, same, other):
-    gate, engine = Gate(model), make_engine(num_slots=8)
-    engine.submit([make_prompt(model, [6, 3], **settings) for settings in [*same, other]])
-    wait_for(lambda: gate.rows)
-    gate.open.set()
-    wait_for(lambda: len(gate.rows) > 1)
-    assert gate.rows[:2] == [len(same), 1]
-
-
 def test_giving_up_frees_slots_and_places_in_the_queue(model, make_engine):
     gate, engine = Gate(model), make_engine(num_slots=2, max_waiting=2)
     prompts = [make_prompt(model, [n, 3]) for n in range(6, 10)]

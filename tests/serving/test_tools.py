@@ -162,11 +162,3 @@ def test_tools_that_are_refused(served_json, fields, param):
     with pytest.raises(RequestError) as refused:
         Completion(ChatBody, {"messages": MESSAGES} | fields, served_json, 9)
     assert (refused.value.param, refused.value.status) == (param, 400)
-
-
-def test_a_call_that_must_come_is_given_but_for_its_values(served_json, tokenizer):
-    asked = {"messages": MESSAGES, "tools": TOOLS, "tool_choice": "required"}
-    matcher = Completion(ChatBody, asked, served_json, 9).prompts[0].json.matcher
-    for text in (TAGGED, '<tool_call>\n{"name": "wait", "arguments": {}}\n</tool_call>'):
-        ids = tokenizer(text)["input_ids"]
-        assert matcher.deep_copy().validate_tokens(ids) == len(ids)
