@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "src"
 IN_THE_SOURCES = ["LICENSE", "README.md", "pyproject.toml", "setup.py", "tests/conftest.py", "docs/index.md"]
-PROMPT = "Mia has 14 pens . Then Mia finds 6 more . Later Mia sells 5 pens . How many pens does Mia have now ?"
+PROMPT = "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many are left?"
 FIRST_ANSWER = ["generate", "--model", "demo", "--max_new_tokens", "64", "--prompt", PROMPT]
 MAX_SECONDS = 30
 
@@ -105,7 +105,7 @@ def first_answer(command: Path, folder: Path, *flags: str) -> None:
     text = run([str(command), *FIRST_ANSWER, *flags], cwd=folder, stdout=subprocess.PIPE).stdout
     seconds = time.perf_counter() - start
     print(f"{text.strip()}\nThe first answer took {seconds:.1f} s.")
-    if "The answer is 15 ." not in text or seconds > MAX_SECONDS:
+    if "The answer is 15." not in text or seconds > MAX_SECONDS:
         sys.exit(f"Expected the right answer, 15, within {MAX_SECONDS} s.")
 
 
