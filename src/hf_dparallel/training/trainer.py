@@ -320,12 +320,27 @@ class CertaintyForcingTrainer(Trainer):
                     f"`resume_from_checkpoint=True` needs a checkpoint in {self.args.output_dir!r} that was written "
                     "to its end, and there is none. Train without it."
                 )
+        self._check_best_metric()
         if resume_from_checkpoint:
             compare_runs(resume_from_checkpoint, self.model, training_summary(self))
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         if not all_finite(self.model):
             raise FloatingPointError(self._divergence())
         return output
+
+    def _check_best_metric(self) -> None:
+        """Raises a `SettingError` if no evaluation returns `metric_for_best_model`. Callbacks may add it."""
+        name, ours = self.args.metric_for_best_model, ("transformers.", __package__)
+        has_others = any(not type(each).__module__.startswith(ours) for each in self.callback_handler.callbacks)
+        if name is None or has_others or self.args.eval_strategy == "no":
+            return
+        metrics = ["loss", *(f"{term}_loss" for term in self.args.objective.weights)]
+        metrics += ["masked_entropy", "masked_accuracy"]
+        if isinstance(self.eval_dataset, dict):
+            metrics = [f"{dataset}_{metric}" for dataset in self.eval_dataset for metric in metrics]
+        if name.removeprefix("eval_") not in metrics:
+            rule = f"is not what the evaluation returns: {', '.join(metrics)}"
+            raise SettingError("metric_for_best_model", name, rule, "Name one of them.")
 
     def _divergence(self) -> str:
         last = last_complete_checkpoint(self.args.output_dir)
