@@ -254,6 +254,24 @@ def test_other_figures_are_those_of_their_files():
     )
 
 
+def test_figures_of_exact_decoding_are_those_of_their_file():
+    recorded, text = result("exact_h100"), " ".join(read("docs/exact.md").split())
+    checks = {(row["run"]["certainty_weight"], row["dtype"]): row for row in recorded["check"].values()}
+    for weight in range(3):
+        row = checks[weight, "torch.float32"]
+        low, high = row["interval"]
+        tokens = f"{row['tokens_per_pass']:.2f} ({low:.2f} to {high:.2f})"
+        assert f"| {weight} | {row['equal']:,} of {row['prompts']:,} | {tokens} |" in text
+    more = checks[2, "torch.float32"]["tokens_per_pass"] / checks[0, "torch.float32"]["tokens_per_pass"] - 1
+    assert f"{more:.1%} more tokens a pass".replace("%", " %") in text
+    assert f"In bfloat16 {checks[2, 'torch.bfloat16']['equal']} answers are equal" in text
+    one, eight = (row["ratio"] for _, row in sorted(recorded["time"].items()))
+    low, high = one["exact"]["range"]
+    assert f"answered {one['exact']['median']:.1f} times as fast at" in text and f"({low:.1f} to {high:.1f} in" in text
+    assert f"and {eight['exact']['median']:.2f} times as fast as one batch" in text
+    assert f"{checks[2, 'torch.float32']['tokens_per_pass']:.1f} tokens a pass" in read("README.md")
+
+
 # Links.
 
 
