@@ -28,6 +28,7 @@ import torch
 from exact_tasks import draw_rows, is_right
 from peft import LoraConfig
 from tokenizers import ByteLevelBPETokenizer
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -56,7 +57,7 @@ TEMPLATE = (
 
 @dataclass(frozen=True)
 class Run:
-    """An adapter: its task and how it is trained. `decay` is the weight of a mask relative to the one before it."""
+    """An adapter: its task and how it is trained."""
 
     task: str
     block_length: int = 16
@@ -64,12 +65,10 @@ class Run:
     seed: int = 0
     rank: int = 32
     steps: int = 600
-    decay: float = 1.0
 
     @property
     def name(self) -> str:
-        sizes = f"k{self.block_length}-b{self.certainty_weight:g}-r{self.rank}-n{self.steps}-d{self.decay:g}"
-        return f"{self.task}-{sizes}-s{self.seed}"
+        return f"{self.task}-k{self.block_length}-b{self.certainty_weight:g}-r{self.rank}-n{self.steps}-s{self.seed}"
 
 
 @dataclass
@@ -87,8 +86,7 @@ class Arguments:
     block_lengths: list[int] = field(default_factory=lambda: [16, 4, 8, 32], metadata={"help": "The first is usual."})
     certainty_weights: list[float] = field(default_factory=lambda: [0.0, 1.0, 2.0])
     ranks: list[int] = field(default_factory=lambda: [32, 8, 128], metadata={"help": "The first is usual."})
-    decays: list[float] = field(default_factory=list, metadata={"help": "Weights of a mask by the one before it."})
-    seeds: int = field(default=3, metadata={"help": "Adapters for each certainty weight and decay."})
+    seeds: int = field(default=3, metadata={"help": "Adapters for each certainty weight."})
     steps: int = field(default=600, metadata={"help": "Steps of an adapter, of `batch_size` answers."})
     curve: list[int] = field(default_factory=list, metadata={"help": "Further numbers of steps."})
     batch_size: int = 16
@@ -102,7 +100,6 @@ class Arguments:
     test_prompts: int = 1000
     timed_prompts: int = 40
     repetitions: int = field(default=5, metadata={"help": "Turns of the timing."})
-    lookup: bool = field(default=True, metadata={"help": "Also time transformers' prompt lookup, at batch size 1."})
     compiled: bool = field(default=False, metadata={"help": "Also time compiled passes of both, on a GPU."})
     training: bool = field(default=True, metadata={"help": "Whether to train and check, and not only time."})
     timing: bool = field(default=True, metadata={"help": "Whether to time, and not only train and check."})
@@ -267,16 +264,6 @@ class Bench:
         )
         adapter = LoraConfig(r=run.rank, lora_alpha=run.rank)
         trainer = CertaintyForcingTrainer(model, config, rows, processing_class=tokenizer, peft_config=adapter)
-        collate = trainer.data_collator
-
-        def with_decay(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-            """Scores a mask with a probability of `decay` to the power of its distance."""
-            batch = collate(examples)
-            scored = run.decay ** (batch["position_ids"] - batch["window"])
-            batch["labels"] = batch["labels"].masked_fill(torch.rand(scored.shape) > scored, -100)
-            return batch
-
-        trainer.data_collator = with_decay
         seconds = trainer.train().metrics["train_runtime"]
         trainer.save_model()
         history = [entry for entry in trainer.state.log_history if "masked_accuracy" in entry]
@@ -289,7 +276,6 @@ class Bench:
         runs = [replace(plain, certainty_weight=w, seed=s) for s in range(args.seeds) for w in args.certainty_weights]
         runs += [replace(plain, block_length=length) for length in args.block_lengths]
         runs += [replace(plain, rank=rank) for rank in args.ranks]
-        runs += [replace(plain, decay=decay, seed=s) for s in range(args.seeds) for decay in args.decays]
         runs += [replace(plain, steps=steps) for steps in [0, *args.curve]]
         return list(dict.fromkeys(runs))
 
@@ -308,10 +294,8 @@ class Bench:
             wanted = [{"task": task, "split": split, "count": n} for task in tasks for split, n in counts.items()]
             run(Bench.answers, wanted)
             # One adapter of each task first, so that a run that is cut off has the most telling ones.
-            run(
-                Bench.train,
-                [asdict(run) for runs in itertools.zip_longest(*map(self.runs, tasks)) for run in runs if run],
-            )
+            in_turns = itertools.chain(*itertools.zip_longest(*map(self.runs, tasks)))
+            run(Bench.train, [asdict(each) for each in in_turns if each])
 
     def best(self, task: str) -> Run:
         """Returns the adapter with most tokens a pass on the tuning prompts, of those that were checked."""
@@ -347,7 +331,7 @@ class Bench:
                 llama = LlamaForCausalLM.from_pretrained(self.teach(run.task), dtype=dtype).to(self.device).eval()
                 expected = generate(llama, prompts, limit, rows)
             answers = decode(student, prompts, limit, float(result["threshold"]), rows)
-            tokens = [answer.tokens[: answer.num_tokens].tolist() for answer in answers]
+            tokens = tokens_of(answers)
             texts = self.tokenizer().batch_decode(tokens, skip_special_tokens=True)
             outcomes = [
                 {
@@ -378,13 +362,15 @@ class Bench:
             batches = [prompts[start : start + batch_size] for start in range(0, len(prompts), batch_size)]
             ways: dict[str, Callable[[list], list]] = {
                 "transformers": lambda batch: generate(llama, batch, limit, batch_size),
-                "exact": lambda batch: ours(student, batch, limit, threshold),
+                "exact": lambda batch: tokens_of(decode(student, batch, limit, threshold, batch_size)),
             }
-            if batch_size == 1 and self.args.lookup:
+            if batch_size == 1:
                 ways["prompt lookup"] = lambda batch: generate(llama, batch, limit, 1, prompt_lookup_num_tokens=10)
             if self.args.compiled:
                 compiled = CompileConfig(mode="reduce-overhead")
-                ways["exact, compiled"] = lambda batch: ours(student, batch, limit, threshold, compile_config=compiled)
+                ways["exact, compiled"] = lambda batch: tokens_of(
+                    decode(student, batch, limit, threshold, batch_size, compile_config=compiled)
+                )
                 static = {"cache_implementation": "static"}
                 ways["transformers, static cache, compiled"] = lambda batch: generate(
                     llama, batch, limit, batch_size, **static
@@ -427,27 +413,22 @@ def generate(model: Any, prompts: list[list[int]], limit: int, batch_size: int, 
     end = end[0] if isinstance(end, list) else end
     for start in range(0, len(order), batch_size):
         batch = order[start : start + batch_size]
-        width = max(len(prompts[i]) for i in batch)
-        ids = torch.tensor([[end] * (width - len(prompts[i])) + prompts[i] for i in batch], device=model.device)
-        mask = torch.tensor(
-            [[0] * (width - len(prompts[i])) + [1] * len(prompts[i]) for i in batch], device=model.device
-        )
+        rows = [torch.tensor(prompts[i], device=model.device) for i in batch]
+        ids = pad_sequence(rows, True, end, padding_side="left")
+        mask = pad_sequence([torch.ones_like(row) for row in rows], True, padding_side="left")
         plain = {"do_sample": False, "max_new_tokens": limit, "pad_token_id": end}
-        out = model.generate(ids, attention_mask=mask, **plain, **kwargs)[:, width:].tolist()
+        out = model.generate(ids, attention_mask=mask, **plain, **kwargs)[:, ids.shape[1] :].tolist()
         for i, tokens in zip(batch, out, strict=True):
             answers[i] = tokens[: tokens.index(end) + 1] if end in tokens else tokens
     return answers
 
 
-def decode(
-    student: Any, prompts: list[list[int]], limit: int, threshold: float, batch_size: int, **kwargs: Any
-) -> list[Any]:
+def decode(student: Any, prompts: list[list[int]], limit: int, threshold: float, rows: int, **kwargs: Any) -> list:
     settings = {"max_new_tokens": limit, "confidence_threshold": threshold}
-    return list(student.generate_many(prompts, batch_size=batch_size, **settings, **kwargs))
+    return list(student.generate_many(prompts, batch_size=rows, **settings, **kwargs))
 
 
-def ours(student: Any, prompts: list[list[int]], limit: int, threshold: float, **kwargs: Any) -> list[list[int]]:
-    rows = decode(student, prompts, limit, threshold, len(prompts), **kwargs)
+def tokens_of(rows: list[Any]) -> list[list[int]]:
     return [row.tokens[: row.num_tokens].tolist() for row in rows]
 
 
