@@ -53,9 +53,12 @@ def calibrate_command(
     reward_function = get_reward(reward, dataset)
     half = len(dataset) // 2
     splits = {"calibration": dataset.select(range(half)), "confirmation": dataset.select(range(half, len(dataset)))}
-    check_num_prompts(half, **promise)
-    Path(output_dir).mkdir(parents=True, exist_ok=True)
     answerer = load_answerer({**options, setting: values[0]})
+    # Exact decoding changes no answer, so any number of prompts confirms that.
+    is_exact = bool(answerer.config.exact)
+    if not is_exact:
+        check_num_prompts(half, **promise)
+    Path(output_dir).mkdir(parents=True, exist_ok=True)
     # Wrong values are found here, before hours of decoding.
     answerers: dict[Any, Any] = {value: answerer.with_(**{setting: value}) for value in values}
     original = answerers[values[0]].config.one_token_per_pass()
@@ -66,7 +69,8 @@ def calibrate_command(
         name = f"{split}, {setting} {value}" if tried else f"{split}, one token per pass"
         return evaluate_answers(answerers[value], splits[split], reward_function, name)
 
-    best, trials = calibrate(evaluate, [{setting: value} for value in values], {}, **promise)
+    candidates = [{setting: value} for value in values]
+    best, trials = calibrate(evaluate, candidates, {}, max_accuracy_drop, 0.0 if is_exact else confidence)
     for trial in trials:
         lost = (f"{100 * trial.accuracy_drop[split]:+.1f} points (p = {p:.3f})" for split, p in trial.p_value.items())
         click.echo(

@@ -158,6 +158,8 @@ def test_calibrate(hf, asked, monkeypatch):
     record = read_json("out/calibration.json")
     assert record == {name: value for name, value in figures.items() if name != "trials"}
     assert record["max_accuracy_drop"] == 0.9 and record["reference"] == {"denoising_steps": 8}
+    code, _, err = hf("calibrate", *asked[:2], *flags)
+    assert code == 1 and "here 4. Fewer than 230 cannot show" in err and "Give 460 prompts or more" in err
 
     # Killed while it writes another recipe: no promise stays that is of the one before.
     def stop(recipe, folder):
@@ -165,8 +167,6 @@ def test_calibrate(hf, asked, monkeypatch):
 
     monkeypatch.setattr(DiffusionGenerationConfig, "save_pretrained", stop)
     assert hf(*loosely, "--sweep", "entropy_threshold=2")[0] == 130 and not Path("out/calibration.json").exists()
-    code, _, err = hf("calibrate", "none", *flags)
-    assert code == 1 and "here 4. Fewer than 230 cannot show" in err and "Give 460 prompts or more" in err
 
 
 def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, questions, monkeypatch):

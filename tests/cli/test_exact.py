@@ -107,6 +107,15 @@ def test_convert_writes_a_model_that_answers_as_before(hf, causal):
     assert code == 1 and "`attention='full'` does not go with `block_length=4`" in err
 
 
+def test_few_prompts_calibrate_what_changes_no_answer(hf, causal, tmp_path):
+    rows = [{"prompt": [{"role": "user", "content": f"{number} {number}"}], "answer": "3"} for number in range(4)]
+    words = ("--dataset", write_jsonl(tmp_path / "rows.jsonl", rows), "--max_new_tokens", "4", "--output_dir", "r")
+    code, _, err = hf("calibrate", causal, "--causal_past", "--sweep", "confidence_threshold=0.1,0.9", *words)
+    assert code == 0, err
+    code, _, err = hf("calibrate", causal, "--causal_past", "--no_exact", *words)
+    assert code == 1 and "Too few prompts" in err
+
+
 def test_a_whole_model_is_not_trained(hf, causal, completions):
     words = preset(max_steps=2, bf16=False, output_dir="s")
     code, _, err = hf("train", causal, *words, "--dataset", completions, "--use_peft", "false")
