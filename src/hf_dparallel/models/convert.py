@@ -87,7 +87,7 @@ def convert_to_diffusion(
     if not isinstance(name, str | os.PathLike):
         raise SettingError("name", type(name).__name__, "is no folder and no name on the Hub", "Save the model first.")
     if Path(name, ADAPTER_CONFIG_NAME).is_file():
-        remedy = "Merge it into its base model with `merge_and_unload`, save that and convert it."
+        remedy = "Convert its base model, or what `merge_and_unload` makes of both, if it can be merged."
         raise SettingError("model", name, "is an adapter", remedy)
     where = {"revision": kwargs.get("revision", "main"), "trust_remote_code": False}
     config = AutoConfig.from_pretrained(name, **where)
