@@ -135,6 +135,9 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
     if hasattr(peft_config, "target_modules"):
         if peft_config.target_modules is None:
             peft_config.target_modules = getattr(model, "target_modules", "all-linear")
+        if isinstance(peft_config.target_modules, str) and peft_config.target_modules.isidentifier():
+            # A name as text, which PEFT would read as a pattern of whole paths.
+            peft_config.target_modules = [peft_config.target_modules]
         _check_target_modules(model, peft_config.target_modules)
     return get_peft_model(model, peft_config)
 
