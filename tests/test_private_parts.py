@@ -50,9 +50,6 @@ PARTS = [
      "the name of a module"),
     ("peft.utils.other:AuxiliaryTrainingWrapper", "unload_and_optionally_merge_module", "the same"),
     ("peft.mapping", "PEFT_TYPE_TO_PREFIX_MAPPING", "where the name of a module ends in that of a weight"),
-    # DiffusionGemma
-    ("transformers:DiffusionGemmaForBlockDiffusion", "_prepare_generation_config _prepare_logits_processor",
-     "its configuration, and the temperature of its passes"),
     # Others
     ("accelerate.hooks", "_hf_hook", "the device of the inputs, where a model is on several"),
     ("uvicorn.server:ServerState", "connections", "clients that do not read the end of their answers, at SIGTERM"),

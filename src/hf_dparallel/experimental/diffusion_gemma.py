@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Certainty forcing on top of the published training of DiffusionGemma: a collator, and a trainer."""
+"""Certainty forcing on top of the published training of DiffusionGemma, whose model and loop are in transformers."""
 
 import dataclasses
 import hashlib
@@ -14,12 +14,16 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import DataCollator, PreTrainedModel, Trainer, TrainingArguments
 from transformers.cache_utils import DynamicCache
 
-from ...attention_masks import make_attention_mask
-from ...models.backbones import CACHE_ARGUMENT
-from ...training.collator import MaskingCallback
-from ...training.losses import row_terms
-from ...training.objective import IGNORE_INDEX, Objective
-from ...training.student import add_adapter, base_model
+from ..attention_masks import make_attention_mask
+from ..models.backbones import CACHE_ARGUMENT
+from ..training.collator import MaskingCallback
+from ..training.losses import row_terms
+from ..training.objective import IGNORE_INDEX, Objective
+from ..training.student import add_adapter, base_model
+
+
+# Layers that adapters are for by default, as in the published training: linear ones of attention and dense MLPs.
+_TARGET_MODULES = r".*\.(language_model|decoder)\.layers\.\d+\.(self_attn|mlp)\.\w+_proj"
 
 
 @dataclass
@@ -115,7 +119,7 @@ class DiffusionGemmaTrainer(Trainer):
     `certainty_loss` and `encoder_loss` beside `loss`, each the mean over rows.
 
     Args:
-        model ([`DiffusionGemmaForBlockDiffusion`]): the student, which starts as a copy of the teacher.
+        model ([`~transformers.DiffusionGemmaForBlockDiffusion`]): the student, which starts as a copy of the teacher.
         args ([`DiffusionGemmaTrainingArguments`]): settings.
         train_dataset, eval_dataset (`Dataset`, *optional*): rows of `prompt_ids` and `completion_ids`. Evaluation has
             the same noise each time.
@@ -136,6 +140,7 @@ class DiffusionGemmaTrainer(Trainer):
     ):
         config = model.config
         if peft_config is not None:
+            model.target_modules = _TARGET_MODULES
             model = add_adapter(model, peft_config)
         if "data_collator" not in kwargs:
             ends, seed = config.text_config.eos_token_id, args.seed if args.data_seed is None else args.data_seed
