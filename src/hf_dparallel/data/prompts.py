@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 
-_ASSISTANTS = ("assistant", "gpt", "chatgpt", "bing", "bard", "claude", "bot", "ai", "model")
 # The roles of chat templates, by the names that datasets give them, in lower case.
-_ROLES = {"user": "user", "human": "user", **dict.fromkeys(_ASSISTANTS, "assistant")}
-_ROLES |= {role: role for role in ("system", "developer", "tool")}
+_ROLES = {role: role for role in ("user", "assistant", "system", "developer", "tool")}
+_ROLES |= {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"}
 CHAT_COLUMNS = ("messages", "conversations", "conversation")
-_SYSTEM_COLUMNS = ("system", "system_prompt")
-_MEDIA_COLUMNS = ("image", "images", "video", "videos", "audio", "audios")
+_READ_COLUMNS = (*CHAT_COLUMNS, "prompt", "completion", "tools", "chat_template_kwargs")
+_UNREAD_COLUMNS = ("system", "system_prompt", "image", "images", "video", "videos", "audio", "audios")
 # What a message of the assistant may have instead of a text.
 _INSTEAD_OF_TEXT = ("tool_calls", "reasoning_content", "thinking")
 
@@ -46,63 +45,59 @@ class Example:
 def read_example(row: Mapping[str, Any]) -> Example:
     """Reads a row in one of TRL's formats (`prompt`, with or without `completion`; `messages`) or in ShareGPT's.
 
-    Lists of messages may be JSON texts. The last message of `messages` or `conversations` is the completion, if the
-    assistant wrote it. `tools`, `chat_template_kwargs`, `system` and `system_prompt` belong to the prompt of a chat.
-    Raises a `ValueError` for a row in no such form, for an empty prompt, and for images and the like.
+    The last message of `messages` or `conversations` is the completion, if the assistant wrote it. `tools` and
+    `chat_template_kwargs`, which may be JSON texts, belong to the prompt of a chat. Raises a `ValueError` for a row in
+    no such form, for an empty prompt, and for columns that belong to a prompt and are not read.
     """
-    columns, row = sorted(row), {name: value for name, value in row.items() if value is not None}
-    for name in filter(row.get, _MEDIA_COLUMNS):
-        raise ValueError(f"The column `{name}` belongs to the prompt, and these models read text only. Remove it.")
-    source = next((name for name in (*CHAT_COLUMNS, "prompt") if name in row), None)
+    for name in filter(row.get, _UNREAD_COLUMNS):
+        raise ValueError(
+            f"The column `{name}` belongs to the prompt and is not read. Make it a message, or remove it."
+        )
+    given = {name: row[name] for name in _READ_COLUMNS if row.get(name)}
+    source = next((name for name in (*CHAT_COLUMNS, "prompt") if name in given), None)
     if source is None:
-        for name in {"prompt", *CHAT_COLUMNS}.intersection(columns):
+        for name in {"prompt", *CHAT_COLUMNS}.intersection(row):
             raise ValueError(f"`{name}` has an empty prompt. Drop such rows.")
         raise ValueError(
             "A row needs the columns `prompt` (a text or messages; for training, with `completion`) or `messages`, or "
-            f"for training `prompt_ids` and `completion_ids`. It has {columns}. Rename yours: "
+            f"for training `prompt_ids` and `completion_ids`. It has {sorted(row)}. Rename yours: "
             "`dataset.rename_column('question', 'prompt')`."
         )
-    answers = [name for name in (*CHAT_COLUMNS, "completion") if name in row]
-    if len(answers) > 1:
-        raise ValueError(f"The columns `{answers[0]}` and `{answers[1]}` both have an answer. Remove one of them.")
-    if source == "prompt" and isinstance(row["prompt"], str):
-        return _read_texts(row)
-    prompt, completion = read_messages(row[source], source), row.get("completion")
-    if isinstance(completion, list):
-        completion = read_messages(completion, "completion")
+    of_template = {"tools": _read_json(given, "tools", list) or None}
+    of_template["chat_template_kwargs"] = _read_json(given, "chat_template_kwargs", dict)
+    if isinstance(text := given[source], str) and source == "prompt":
+        for name in filter(of_template.get, of_template):
+            raise ValueError(f"The column `{name}` belongs to a chat, and `prompt` is a text. Remove one of them.")
+        if not text.strip():
+            raise ValueError("`prompt` has an empty prompt. Drop such rows.")
+        return Example(text, given.get("completion"))
+    prompt, completion = read_messages(given[source], source), given.get("completion")
     if source != "prompt":
-        asked = row.get("prompt")
-        # In some datasets a column `prompt` repeats the first question.
-        if asked and not (isinstance(asked, str) and any(asked.strip() == each["content"].strip() for each in prompt)):
-            raise ValueError(f"The columns `prompt` and `{source}` both have a prompt. Remove one of them.")
-        if prompt and prompt[-1]["role"] == "assistant":
+        for name in given.keys() & {*CHAT_COLUMNS, "prompt", "completion"} - {source}:
+            # In some datasets a column `prompt` repeats the first question.
+            if str(given[name]).strip() not in [message["content"].strip() for message in prompt]:
+                raise ValueError(f"The columns `{source}` and `{name}` both have a chat. Remove one of them.")
+        if prompt[-1]["role"] == "assistant":
             prompt, completion = prompt[:-1], prompt[-1:]
-    for name in filter(row.get, _SYSTEM_COLUMNS):
-        prompt = _with_system(prompt, row[name], name)
+    elif isinstance(completion, list):
+        completion = read_messages(completion, "completion")
     if not prompt:
         raise ValueError(f"`{source}` has an empty prompt. Drop such rows.")
     if prompt[-1]["role"] == "assistant":
         raise ValueError("The prompt ends with a message of the assistant, to be answered by another. Remove it.")
-    tools, arguments = (
-        _read_json(row, name, kind) for name, kind in (("tools", list), ("chat_template_kwargs", dict))
-    )
-    return Example(prompt, completion, tools or None, arguments)
+    return Example(prompt, completion, **of_template)
 
 
 def read_messages(value: Any, name: str) -> list[Message]:
-    """Reads a list of messages, or its JSON text, and returns it with the keys and roles of chat templates.
+    """Reads a list of messages, and returns it with the keys and roles of chat templates.
 
     A message has `role` and `content`, or ShareGPT's `from` and `value`, and further keys for the template. Raises a
     `ValueError` for all else, with the `name` of the value.
     """
-    value = _parsed(value)
-    if isinstance(value, Mapping) and all(isinstance(column, list) for column in value.values()):
-        # How `datasets` returns a list of messages whose feature is a `Sequence`.
-        value = [dict(zip(value, turn, strict=True)) for turn in zip(*value.values(), strict=True)]
     if not isinstance(value, list):
         got = f"{type(value).__name__} {str(value)[:60]!r}"
         raise ValueError(f"`{name}` must be a list of messages with `role` and `content`, got the {got}.")
-    return [_read_message(_parsed(message), f"Message {number} of `{name}`") for number, message in enumerate(value)]
+    return [_read_message(message, f"Message {number} of `{name}`") for number, message in enumerate(value)]
 
 
 def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -124,27 +119,23 @@ def render_chat(
 ) -> str:
     """Returns a chat as text. Raises a `ValueError` if the template refuses or leaves out what it is given."""
 
-    def render(**arguments: Any) -> str:
-        try:
-            return tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=add_generation_prompt, **arguments
-            )
-        except (TemplateError, TypeError) as error:
-            roles = ", ".join(str(message["role"]) for message in messages)
-            raise ValueError(f"The chat template refuses the messages ({roles}): {error}") from error
-
-    text = render(tools=tools, **chat_template_kwargs)
-    if tools and text == render(**chat_template_kwargs):
-        raise ValueError("The chat template does not use `tools`. Remove them, or use another template.")
+    arguments = chat_template_kwargs | ({"tools": tools} if tools else {})
+    template = tokenizer.get_chat_template(tools=tools)
+    for name in arguments:
+        if not re.search(rf"\b{re.escape(name)}\b", template):
+            raise ValueError(f"The chat template does not use `{name}`. Remove it, or use another template.")
+    try:
+        text = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=add_generation_prompt, **arguments
+        )
+    except (TemplateError, TypeError) as error:
+        roles = ", ".join(str(message["role"]) for message in messages)
+        raise ValueError(f"The chat template refuses the messages ({roles}): {error}") from error
     # Some templates forget questions before the last ones, which is their memory.
     last_question = [message for message in messages if message["role"] == "user"][-1:]
     for message in [message for message in messages if message["role"] in ("system", "developer")] + last_question:
         if message["content"].strip() not in text:
             raise ValueError(f"The chat template leaves out the {message['role']} message. Move its text elsewhere.")
-    template = tokenizer.get_chat_template(tools=tools)
-    for name in chat_template_kwargs:
-        if not re.search(rf"\b{re.escape(name)}\b", template):
-            raise ValueError(f"`chat_template_kwargs` has {name!r}, which the chat template does not use. Remove it.")
     return text
 
 
@@ -239,22 +230,6 @@ def errors_of_row(number: int, name: str) -> Iterator[None]:
         raise ValueError(f"Row {number} of `{name}`: {error}") from error
 
 
-def _read_texts(row: Mapping[str, Any]) -> Example:
-    for name in ("prompt", "completion"):
-        parsed = _parsed(row[name]) if isinstance(row.get(name), str) else None
-        if isinstance(parsed, list) and any(isinstance(one, dict) and {"role", "from"} & one.keys() for one in parsed):
-            raise ValueError(
-                f"`{name}` is the JSON text of messages. Parse it: "
-                f'`dataset.map(lambda row: {{"{name}": json.loads(row["{name}"])}})`.'
-            )
-    for name in (*_SYSTEM_COLUMNS, "tools", "chat_template_kwargs"):
-        if _parsed(row.get(name)):
-            raise ValueError(f"The column `{name}` belongs to a chat, and `prompt` is a text. Remove one of them.")
-    if not row["prompt"].strip():
-        raise ValueError("`prompt` has an empty prompt. Drop such rows.")
-    return Example(row["prompt"], row.get("completion"))
-
-
 def _read_message(message: Any, where: str) -> Message:
     if not isinstance(message, Mapping):
         raise ValueError(f"{where} must have `role` and `content`, got {str(message)[:60]!r}.")
@@ -278,29 +253,14 @@ def _read_message(message: Any, where: str) -> Message:
     return {"role": role, "content": content, **rest}
 
 
-def _with_system(messages: list[Message], text: str, column: str) -> list[Message]:
-    if not text.strip():
-        return messages
-    if not messages or messages[0]["role"] not in ("system", "developer"):
-        return [{"role": "system", "content": text}, *messages]
-    if messages[0]["content"].strip() != text.strip():
-        raise ValueError(f"The column `{column}` differs from the system message of the chat. Remove one of them.")
-    return messages
-
-
 def _read_json(row: Mapping[str, Any], name: str, kind: type) -> Any:
-    value = _parsed(row.get(name) or kind())
+    value = row.get(name) or kind()
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(value)
     if not isinstance(value, kind):
         raise ValueError(f"`{name}` must be a {kind.__name__} or its JSON text, got {value!r}.")
     return _without_nulls(value)
-
-
-def _parsed(value: Any) -> Any:
-    """Returns the value of a JSON text of a list or an object, and all else as it is."""
-    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
-        with contextlib.suppress(ValueError, RecursionError):
-            return json.loads(value)
-    return value
 
 
 def _without_nulls(value: Any) -> Any:
