@@ -26,7 +26,7 @@ ATTENTIONS: dict[str, list[str]] = {"full": [], "block_causal": ["--block_length
 CANVAS = ["--max_new_tokens", "48", "--block_length", "16"]
 SMALL = ["--use_cpu", "--bf16", "false", "--dtype", "float32", "--report_to", "none", "--activation_checkpointing"]
 SMALL += ["false", "--max_length", "72", "--per_device_train_batch_size", "32", "--gradient_accumulation_steps", "1"]
-SMALL += ["--drop_long_rows", "--save_strategy", "no", "--lr_scheduler_type", "cosine"]
+SMALL += ["--save_strategy", "no", "--lr_scheduler_type", "cosine"]
 # One token in each pass, and the thresholds that are tried.
 ENTROPIES = "entropy_threshold=0.1,0.3,0.5,0.8,1.1"
 TEACHER_SWEEPS = ["denoising_steps=48", "confidence_threshold=0.5,0.7,0.9", ENTROPIES]

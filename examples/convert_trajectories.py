@@ -7,8 +7,7 @@
 
 The data have the columns `question` and `llm_response`. As in the authors' scripts, an end-of-text token is put behind
 each answer. In the data for LLaDA a question already is a prompt with its chat template; in those for Dream it is not,
-and the template of the tokenizer is put around it. Rows are not shortened: train with `--drop_long_rows`, as the
-configurations under examples/configs/ do.
+and the template of the tokenizer is put around it. Rows are not shortened: the training leaves out the long ones.
 """
 
 import argparse

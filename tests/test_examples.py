@@ -191,9 +191,9 @@ BLOCK_CAUSAL = {"masking": "semi_autoregressive", "lr_scheduler_type": Scheduler
 )
 def test_configurations_are_those_of_the_paper(name, hub_id, rank, epochs, settings):
     words = ["--config", str(CONFIGS / f"{name}.yaml"), "--dataset_name", "d", "--use_cpu"]
-    data, args, model = read_arguments(words)
+    _, args, model = read_arguments(words)
     lora = get_peft_config(model)
-    assert model.model_name_or_path == hub_id and model.dtype == "bfloat16" and data.drop_long_rows
+    assert model.model_name_or_path == hub_id and model.dtype == "bfloat16"
     assert (lora.r, lora.lora_alpha, lora.lora_dropout, lora.task_type) == (rank, rank, 0.0, None)
     assert lora.target_modules is None  # the trainer's choice: all linear layers of attention and MLP
     assert args.per_device_train_batch_size * args.gradient_accumulation_steps == 64

@@ -10,13 +10,11 @@ from shlex import quote
 from typing import Any, NoReturn
 
 import click
-import datasets
 import yaml
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
-from hf_dparallel.data.dataset import prepare_dataset
 from hf_dparallel.data.prompts import has_texts
 from hf_dparallel.demo import path_of
 from hf_dparallel.environment import require
@@ -25,8 +23,6 @@ from hf_dparallel.hub.card import SUMMARY_NAME
 from hf_dparallel.models.convert import convert_to_diffusion
 from hf_dparallel.training.checkpoints import last_complete_checkpoint
 from hf_dparallel.training.config import CertaintyForcingConfig
-from hf_dparallel.training.recipe import chat_arguments
-from hf_dparallel.training.student import special_token_id
 from hf_dparallel.training.trainer import CertaintyForcingTrainer
 from hf_dparallel_rules.settings import suggest
 
@@ -60,7 +56,6 @@ class DataArguments:
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration (subset) of the dataset."})
     dataset_train_split: str = field(default="train", metadata={"help": "Split to train on."})
     dataset_test_split: str = field(default="test", metadata={"help": "Split to evaluate on, with --eval_strategy."})
-    drop_long_rows: bool = field(default=False, metadata={"help": "Drop rows that are longer than --max_length."})
 
 
 ARGUMENTS = (DataArguments, CertaintyForcingConfig, StudentArguments)
@@ -128,12 +123,6 @@ def train(data: DataArguments, training: CertaintyForcingConfig, student: Studen
     if training.eval_strategy != "no":
         splits["eval_dataset"] = load_split(data.dataset_name, data.dataset_config, data.dataset_test_split)
     model, tokenizer = load_student(student)
-    if data.drop_long_rows:
-        given = training.chat_template_kwargs
-        training.chat_template_kwargs = chat_arguments(given, model, splits["train_dataset"])
-        how: dict[str, Any] = {"processing_class": tokenizer, "chat_template_kwargs": training.chat_template_kwargs}
-        how["eos_token_id"] = special_token_id("eos_token_id", model, tokenizer)
-        splits = {name: drop_long_rows(rows, name, training.max_length, **how) for name, rows in splits.items()}
     trainer = CertaintyForcingTrainer(
         model=model, args=training, processing_class=tokenizer, peft_config=get_peft_config(student), **splits
     )
@@ -179,13 +168,3 @@ def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrain
     if has_adapter(model):
         raise ValueError(f"`model={arguments.model_name_or_path}` is an adapter already. Give its base model.")
     return model, tokenizer
-
-
-def drop_long_rows(rows: datasets.Dataset, split: str, max_length: int, **how: Any) -> datasets.Dataset:
-    """Returns the rows of at most `max_length` tokens, tokenized as `how` says, and tells how many were dropped."""
-    rows = prepare_dataset(rows, split, **how)
-    kept = rows.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= max_length)
-    if not len(kept):
-        raise ValueError(f"All rows of `{split}` are longer than max_length={max_length}. Raise --max_length.")
-    click.echo(f"Dropped {len(rows) - len(kept)} of {len(rows)} rows longer than max_length={max_length}.", err=True)
-    return kept

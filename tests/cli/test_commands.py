@@ -264,22 +264,19 @@ def test_train_then_decode_with_the_adapter(hf, checkpoint, completions, tmp_pat
     assert student[1] == by_adapter[1] != base
 
 
-def test_train_resumes_evaluates_and_drops_long_rows(hf, checkpoint, tmp_path):
+def test_train_resumes_and_evaluates_without_long_rows(hf, checkpoint, tmp_path, caplog):
     rows = [{"prompt": "5", "completion": "6 7"}] * 2 + [{"prompt": "5", "completion": "6 " * 20}]
     dataset = write_jsonl(tmp_path / "rows.jsonl", rows)
     flags = ["train", "--model", checkpoint, "--dataset_name", dataset, "--output_dir", "out", *TRAINING]
     flags += ["--per_device_train_batch_size", "1"]
-    code, _, err = hf(*flags)
-    assert code == 1 and "1 of the 3 rows of `train_dataset` are longer than max_length=16" in last_line(err)
-    assert "--drop_long_rows" in last_line(err)
-    code, _, err = hf(*flags, "--drop_long_rows", "--max_length", "1")
+    code, _, err = hf(*flags, "--max_length", "1")
     assert code == 1 and "All rows of `train_dataset` are longer than max_length=1" in last_line(err)
     code, _, err = hf(*flags, "--eval_strategy", "epoch")
     assert code == 1 and '--dataset_train_split "train[:90%]" --dataset_test_split "train[90%:]"' in last_line(err)
 
-    flags += ["--drop_long_rows", "--save_steps", "2", "--eval_strategy", "epoch", "--dataset_test_split", "train"]
+    flags += ["--save_steps", "2", "--eval_strategy", "epoch", "--dataset_test_split", "train"]
     code, out, err = hf(*flags, "--num_train_epochs", "1")
-    assert code == 0 and "Dropped 1 of 3 rows longer than max_length=16." in err and "eval_loss" in out
+    assert code == 0 and "1 of 3 rows of `eval_dataset` are left out" in caplog.text and "eval_loss" in out
     # As a run that was killed leaves it.
     for path in Path("out").glob("*.*"):
         path.unlink()

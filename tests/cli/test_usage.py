@@ -94,7 +94,7 @@ def test_every_setting_of_decoding_is_an_option(command):
 
 def test_help_of_training_describes_what_is_ours(hf, tmp_path):
     text = hf("train", "--help")[1]
-    assert "--certainty_weight" in text and "--drop_long_rows" in text and "--ddp_backend" not in text
+    assert "--certainty_weight" in text and "--max_length" in text and "--ddp_backend" not in text
     # One name is no pattern.
     (tmp_path / "train.yaml").write_text("dataset_name: d\nlora_target_modules: [q_proj]\nuse_cpu: true\n")
     data, _, student = read_arguments(["m", "--config", "train.yaml"])

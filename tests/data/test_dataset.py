@@ -3,6 +3,7 @@
 
 import pytest
 from datasets import Dataset
+from transformers.utils import logging
 
 from hf_dparallel.data.dataset import prepare_dataset, tokenize_row
 
@@ -47,9 +48,8 @@ def test_the_end_of_a_tokenizer_without_one():
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": "What", "completion": ""}, "Row 1 of `rows`: `completion` must not be empty, got ''"),
+        ({"prompt": "What", "completion": ""}, "Row 1 of `rows`: It has a prompt and no `completion`"),
         ({"prompt": "", "completion": "It"}, r"Row 1 of `rows`: `prompt` has an empty prompt"),
-        ({"prompt": "What", "completion": None}, "It has a prompt and no `completion`"),
     ],
 )
 def test_bad_text(row, message):
@@ -93,11 +93,15 @@ def test_text_after_the_end_of_an_answer_is_refused():
             tokenize_row(row, make_chat_tokenizer())
 
 
-def test_a_row_may_have_exactly_the_largest_length():
-    rows = Dataset.from_dict({"prompt_ids": [[1, 2, 3]], "completion_ids": [[4, 5]]})
-    assert len(prepare_dataset(rows, "rows", None, max_length=5)) == 1
-    with pytest.raises(ValueError, match="max_length=5"):
-        prepare_dataset(rows, "rows", None, max_length=4)
+@pytest.mark.parametrize("make", [list, Dataset.from_list])
+def test_rows_of_more_than_the_largest_length_are_left_out(make, caplog, monkeypatch):
+    rows = make([{"prompt_ids": [1, 2, 3], "completion_ids": [4] * count} for count in (3, 2, 1)])
+    monkeypatch.setattr(logging.get_logger("hf_dparallel"), "propagate", True)
+    kept = prepare_dataset(rows, "rows", None, max_length=5)
+    assert [len(row["completion_ids"]) for row in kept] == [2, 1]
+    assert "1 of 3 rows of `rows` are left out: they are longer than max_length=5. The longest has 6" in caplog.text
+    with pytest.raises(ValueError, match="max_length=3. Raise it to 6"):
+        prepare_dataset(rows, "rows", None, max_length=3)
 
 
 @pytest.mark.parametrize("ids", [[1.0], [], [[1]], None, "a", [1, None], [1, -1], 1])

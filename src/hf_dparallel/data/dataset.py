@@ -2,23 +2,23 @@
 """Training data for certainty-forcing distillation: tokenized if necessary, and checked before training."""
 
 import contextlib
-import os
-import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from jinja2 import TemplateError
+from torch.utils.data import Subset
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import has_length
+from transformers.utils import logging
 
 from .prompts import Message, encode_chat, encode_prompt, errors_of_row, plain_rows, read_example, render_chat
 
 
+logger = logging.get_logger(__name__)
+
 TOKENIZED_COLUMNS = ("prompt_ids", "completion_ids")
 TRAINING_COLUMNS = (*TOKENIZED_COLUMNS, "commit_step")
-# An answer that no template changes.
-_MARKER = "answer-marker"
 
 
 def prepare_dataset(
@@ -34,8 +34,9 @@ def prepare_dataset(
     """Returns `dataset` with the columns `prompt_ids` and `completion_ids`, and checks its rows.
 
     A dataset that has these columns is not changed. All others are tokenized by [`tokenize_row`]; they must be a
-    [`~datasets.Dataset`]. Errors give the `name` of the dataset and the number of the row. `max_length` limits the
-    length of prompt and completion together. `check_row` raises a `ValueError` for a row that cannot be trained on.
+    [`~datasets.Dataset`]. Errors give the `name` of the dataset and the number of the row. Rows whose prompt and
+    completion have more than `max_length` tokens together are left out, with a warning. `check_row` raises a
+    `ValueError` for a row that cannot be trained on.
     """
     dataset = plain_rows(dataset)
     if not has_length(dataset):
@@ -46,15 +47,10 @@ def prepare_dataset(
     if not len(dataset):
         raise ValueError(f"`{name}` has 0 rows: did `filter_trajectories` drop everything? Lower its `min_reward`.")
     if not next(iter(dataset)).keys() >= set(TOKENIZED_COLUMNS):
-        if processing_class is None:
+        if processing_class is None or not hasattr(dataset, "map"):
             raise ValueError(
-                f"`processing_class` is needed to tokenize the rows of `{name}`, which have no `prompt_ids`. Pass "
+                f"`{name}` has no `prompt_ids` and `completion_ids`. To tokenize it, pass a `datasets.Dataset` and "
                 "`processing_class=AutoTokenizer.from_pretrained(...)`."
-            )
-        if not hasattr(dataset, "map"):
-            raise TypeError(
-                f"`{name}` must be a `datasets.Dataset` to be tokenized, got {type(dataset).__name__}. Use "
-                "`datasets.Dataset.from_list`, or pass the columns `prompt_ids` and `completion_ids`."
             )
 
         def tokenize(row: dict[str, Any], index: int) -> dict[str, list[int]]:
@@ -64,21 +60,23 @@ def prepare_dataset(
         dataset = dataset.map(tokenize, with_indices=True)
     # Reading other columns would only take time.
     known = [column for column in TRAINING_COLUMNS if column in getattr(dataset, "column_names", ())]
-    too_long = []
+    kept, longest = [], 0
     for index, row in enumerate(dataset.select_columns(known) if known else dataset):
         with errors_of_row(index, name):
             length = sum(len(read_ids(row, column)) for column in TOKENIZED_COLUMNS)
-            if max_length is not None and length > max_length:
-                too_long.append(length)
-            elif check_row is not None:
-                check_row(row)
-    if too_long:
-        raise ValueError(
-            f"Prompt and completion must fit in `max_length` together, but {len(too_long)} of the {len(dataset)} rows "
-            f"of `{name}` are longer than max_length={max_length}; the longest has {max(too_long)} tokens. Use "
-            f"max_length={max(too_long)}, or drop the long rows: --drop_long_rows on the command line, in Python "
-            f'`dataset.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= {max_length})`.'
+            longest = max(longest, length)
+            if max_length is None or length <= max_length:
+                kept.append(index)
+                if check_row is not None:
+                    check_row(row)
+    if not kept:
+        raise ValueError(f"All rows of `{name}` are longer than max_length={max_length}. Raise it to {longest}.")
+    if num_long := len(dataset) - len(kept):
+        logger.warning(
+            f"{num_long} of {len(dataset)} rows of `{name}` are left out: they are longer than "
+            f"max_length={max_length}. The longest has {longest} tokens."
         )
+        return dataset.select(kept) if hasattr(dataset, "select") else Subset(dataset, kept)
     return dataset
 
 
@@ -107,8 +105,6 @@ def tokenize_row(
     else:
         arguments = {**(chat_template_kwargs or {}), **example.chat_template_kwargs, "tools": example.tools}
         completion_ids = _encode_answer(processing_class, example.prompt, list(example.completion), arguments)
-    if not completion_ids:
-        raise ValueError(f"`completion` must not be empty, got {example.completion!r}. Drop such rows.")
     eos_token_id = processing_class.eos_token_id if eos_token_id is None else eos_token_id
     if eos_token_id is None:
         raise ValueError("`processing_class` has no EOS token to end a completion with. Set `tokenizer.eos_token`.")
@@ -146,18 +142,11 @@ def _encode_answer(
 def _closing(tokenizer: PreTrainedTokenizerBase, prompt: list[Message], arguments: dict[str, Any]) -> str:
     """Returns the generation prompt of a template that writes it even after an answer, as LLaDA's does."""
     without, asked = (render_chat(tokenizer, prompt, add_generation_prompt=x, **arguments) for x in (False, True))
-    if without != asked:
-        return ""
-    answer = {"role": "assistant", "content": _MARKER}
-    text = render_chat(tokenizer, [*prompt, answer], add_generation_prompt=False, **arguments)
-    # Without a message, a template may also write a beginning: only what follows an answer counts.
-    after_answer, alone = text.rpartition(_MARKER)[2], ""
-    with contextlib.suppress(TemplateError):  # a template that raises without a message adds nothing after the last
-        alone = tokenizer.apply_chat_template([[]], tokenize=False)[0]
-    start = len(after_answer) - len(os.path.commonprefix([after_answer[::-1], alone[::-1]]))
-    # Not from the middle of a special token.
-    special = re.finditer("|".join(map(re.escape, tokenizer.get_added_vocab())), after_answer)
-    return after_answer[next((token.end() for token in special if token.start() < start < token.end()), start) :]
+    if without == asked:
+        with contextlib.suppress(TemplateError):  # a template that raises without a message writes nothing after one
+            # Before the first message it may also write BOS.
+            return tokenizer.apply_chat_template([[]], tokenize=False)[0].removeprefix(tokenizer.bos_token or "")
+    return ""
 
 
 def read_ids(row: dict[str, Any], column: str, remedy: str = "Drop such rows.") -> torch.LongTensor:

@@ -63,7 +63,7 @@ def read_example(row: Mapping[str, Any]) -> Example:
             f"for training `prompt_ids` and `completion_ids`. It has {sorted(row)}. Rename yours: "
             "`dataset.rename_column('question', 'prompt')`."
         )
-    of_template = {"tools": _read_json(given, "tools", list) or None}
+    of_template: dict[str, Any] = {"tools": _read_json(given, "tools", list) or None}
     of_template["chat_template_kwargs"] = _read_json(given, "chat_template_kwargs", dict)
     if isinstance(text := given[source], str) and source == "prompt":
         for name in filter(of_template.get, of_template):

@@ -104,7 +104,7 @@ class CertaintyForcingTrainer(Trainer):
 
     Raises:
         ValueError: before anything is trained: if the model is causal, no mask or EOS token is known, a target module
-            does not exist, nothing is trainable, or a data set is empty, lacks columns or has rows that are too long.
+            does not exist, nothing is trainable, or a data set is empty, lacks columns or has long rows alone.
     """
 
     args: CertaintyForcingConfig
