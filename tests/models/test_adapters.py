@@ -304,12 +304,6 @@ def test_a_lora_of_the_fused_attention_of_llada2_becomes_three(tmp_path):
     torch.testing.assert_close(logits(adapted(tmp_path / "again", make_llada2)), logits(loaded))
 
 
-def test_a_lora_of_a_fused_attention_of_another_size_is_refused(tmp_path):
-    save_fused_adapter(tmp_path, 8)
-    with pytest.raises(ValueError, match="has 8 rows, and the modules"):
-        adapted(tmp_path, make_llada2)
-
-
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
@@ -327,14 +321,6 @@ def test_weights_that_do_not_match_are_an_error(tmp_path, edit, message):
     with pytest.raises(ValueError, match=message):
         model.load_adapter(str(tmp_path))
     assert recipe_of(model).commit_rule() is None
-
-
-def test_a_published_adapter_that_lacks_a_layer_is_an_error(tmp_path):
-    edit_weights(save_adapter(tmp_path), in_published_names)
-    edit_weights(tmp_path, lambda w: {n: t for n, t in w.items() if "blocks.1.ff_out" not in n})
-    edit_config(tmp_path, target_modules=["q_proj", "attn_out", "ff_out"])
-    with pytest.raises(ValueError, match="2 weights too few .*'model.layers.1.mlp.down_proj"):
-        adapted(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["lm_head.weight", "model.norm.weight"])
@@ -363,12 +349,11 @@ def test_an_adapter_that_changes_the_layers_under_it_is_refused(tmp_path, name):
         adapted(tmp_path, make)
 
 
-@pytest.mark.parametrize("setting", [{"use_newer_lora": True}, {"peft_type": "NEWER_LORA"}], ids=str)
-def test_a_setting_that_peft_does_not_know_is_refused(tmp_path, setting):
-    edit_config(save_adapter(tmp_path), **setting)
-    with pytest.raises(ValueError, match="`{}={!r}`".format(*setting.popitem())):
+def test_a_setting_that_peft_does_not_know_is_refused(tmp_path):
+    edit_config(save_adapter(tmp_path), use_newer_lora=True)
+    with pytest.raises(ValueError, match="`use_newer_lora=True`"):
         adapted(tmp_path)
-    edit_config(tmp_path, use_newer_lora=False, peft_type="LORA")
+    edit_config(tmp_path, use_newer_lora=False)
     adapted(tmp_path)
 
 

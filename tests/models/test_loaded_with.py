@@ -1,16 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What a base was loaded with, and what an adapter of it remembers."""
 
-import json
-import logging
-
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from hf_dparallel import A2DLlamaForMaskedDiffusion, A2DQwen2ForMaskedDiffusion
 
-from ..helpers import edit_json, lora, make_a2d, make_sdar, make_trainer, read_json
+from ..helpers import lora, make_a2d, make_sdar, make_trainer, read_json
 from .helpers import logits
 
 
@@ -112,15 +109,3 @@ def test_a_merged_model_forgets_the_name_of_its_base(tmp_path, caplog):
     train_student(merged, tmp_path / "second")
     assert not read_json(tmp_path / "second" / "adapter_config.json")["base_model_name_or_path"]
     assert "The model has no name, as after `merge_and_unload`, so the adapter will not say" in caplog.text
-
-
-def test_another_commit_of_the_base_is_said(base, tmp_path, caplog):
-    train_student(AutoModelForMaskedLM.from_pretrained(base), tmp_path / "student")
-    summary = tmp_path / "student" / "training_summary.json"
-    assert json.loads(summary.read_text())["base_revision"] is None
-    edit_json(summary, base_revision="a" * 40)
-    model = AutoModelForMaskedLM.from_pretrained(base)
-    model.config._commit_hash = "b" * 40
-    with caplog.at_level(logging.WARNING):
-        model.load_adapter(str(tmp_path / "student"))
-    assert f"Pass `revision='{'a' * 40}'`" in caplog.text

@@ -26,7 +26,7 @@ from transformers.utils.loading_report import LoadStateDictInfo
 
 from hf_dparallel_rules.settings import SETTINGS
 
-from ..generation.compatibility import has_adapter, longest_sequence
+from ..generation.compatibility import has_adapter
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
 from ..generation.mask_gate import acts_on_masks
 from ..reports import write_json
@@ -104,28 +104,40 @@ class AdapterLoadingMixin(_Mixed):
                 anew.
             OSError: if there is no such adapter, or it has no safetensors.
         """
-        name, recipe, summary = adapter_name or "default", None, {}
+        from peft.functional import inject_adapter_in_model, set_peft_model_state_dict
+
+        name, recipe = adapter_name or "default", None
         if peft_model_id is not None:
             given = {"revision": revision, "token": token, "local_files_only": local_files_only}
             download = {**(load_config.download_kwargs if load_config else {}), **(adapter_kwargs or {})}
             download |= {key: value for key, value in given.items() if value}
-            config, adapter_state_dict, recipe = _read(str(peft_model_id), download, longest_sequence(self))
-            peft_config, summary = peft_config or config, read_summary(str(peft_model_id), download)
+            config, adapter_state_dict, recipe = _read(str(peft_model_id), download)
+            peft_config = peft_config or config
+            _load_as_trained(self, read_summary(str(peft_model_id), download), str(peft_model_id))
         if peft_config is None or adapter_state_dict is None:
             raise ValueError("Give `peft_model_id`, or both of `peft_config` and `adapter_state_dict`.")
         if name in getattr(self, "peft_config", {}):
             raise ValueError(f"The model already has the adapter {name!r}. Give another `adapter_name`.")
         check_start(peft_config)
-        _load_as_trained(self, summary, str(peft_model_id))
         peft_config, adapter_state_dict = translated(self, peft_config, adapter_state_dict)
         # A complete checkpoint with its own adapter, such as the bundled student, is the base of what is saved.
         if str(peft_model_id) == self.name_or_path:
             peft_config.base_model_name_or_path = self.name_or_path
         peft_config.inference_mode = not is_trainable
-        _inject(self, peft_config, adapter_state_dict, name, str(peft_model_id or name))
-        for path, weight in self.named_parameters():
-            if name in path.split("."):
-                weight.requires_grad = is_trainable
+        inject_adapter_in_model(peft_config, self, name)
+        self._hf_peft_config_loaded = True
+        found = set_peft_model_state_dict(self, adapter_state_dict, name)
+        own = {path: weight for path, weight in self.named_parameters() if name in path.split(".")}
+        parts = {"few": own.keys() & set(found.missing_keys), "many": found.unexpected_keys}
+        problems = [f"{len(keys)} weights too {what} (such as {min(keys)!r})" for what, keys in parts.items() if keys]
+        if problems:
+            raise ValueError(
+                f"The adapter {peft_model_id or name!r} does not fit {type(self).__name__}: {' and '.join(problems)}. "
+                "Was it trained on another architecture? Load the model anew."
+            )
+        self.set_adapter(name)
+        for weight in own.values():
+            weight.requires_grad = is_trainable
         self.train(is_trainable and self.training)
         self.adapter_recipes = {**self.adapter_recipes, name: recipe}
         return LoadStateDictInfo(set(), set(), set(), [], {}, set())
@@ -136,8 +148,8 @@ class AdapterLoadingMixin(_Mixed):
             return super().recipes()
         return [self.adapter_recipes.get(self.active_adapters()[0]), *super().recipes()]
 
-    # The next six call PEFT. Those of transformers 5.24 ask for a release of it that is not out, and overlook parts of
-    # an adapter: `enable_adapters` leaves its `modules_to_save` disabled.
+    # The next six call PEFT. Those of transformers 5.24 ask for a release of it that is not out, and `enable_adapters`
+    # leaves `modules_to_save` disabled.
 
     def active_adapters(self) -> list[str]:
         """Returns the names of the active adapters, even while they are disabled."""
@@ -146,17 +158,12 @@ class AdapterLoadingMixin(_Mixed):
     def set_adapter(self, adapter_name: list[str] | str) -> None:
         """Makes one or several adapters active. While they are disabled, they stay so."""
         from peft.functional import set_adapter
-        from peft.tuners.trainable_tokens import TrainableTokensLayer
 
-        names, loaded = [adapter_name] if isinstance(adapter_name, str) else adapter_name, self._adapter_layers()
+        is_disabled = self._adapter_layers()[0].disable_adapters
+        names = [adapter_name] if isinstance(adapter_name, str) else adapter_name
         if not set(names) <= set(self.peft_config):
             raise ValueError(f"`adapter_name` must be one of {list(self.peft_config)}, got {names}.")
-        is_disabled = loaded[0].disable_adapters
         set_adapter(self, adapter_name)
-        for layer in loaded:
-            if isinstance(layer, TrainableTokensLayer):
-                # PEFT also gives it adapters that train no token, and fails in the next pass.
-                layer.set_adapter([name for name in names if name in layer.trainable_tokens_delta])
         self.enable_adapters(not is_disabled)
 
     def enable_adapters(self, enabled: bool = True) -> None:
@@ -187,15 +194,13 @@ class AdapterLoadingMixin(_Mixed):
 
     def _adapter_layers(self) -> list[Any]:
         """Returns the modules that switch adapters: first the layers that every adapter has."""
-        from peft.tuners.trainable_tokens import TrainableTokensLayer
         from peft.tuners.tuners_utils import BaseTunerLayer
         from peft.utils.other import AuxiliaryTrainingWrapper
 
         if not has_adapter(self):
             raise ValueError("No adapter is loaded. Call `load_adapter` first.")
-        of_some = (AuxiliaryTrainingWrapper, TrainableTokensLayer)
-        loaded = [module for module in self.modules() if isinstance(module, (BaseTunerLayer, *of_some))]
-        return sorted(loaded, key=lambda module: isinstance(module, of_some))
+        kinds = (BaseTunerLayer, AuxiliaryTrainingWrapper)
+        return [module for kind in kinds for module in self.modules() if isinstance(module, kind)]
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs) -> None:
         """Saves the model or, if it has adapters, the adapters and the active recipe."""
@@ -273,12 +278,6 @@ def _load_as_trained(model: PreTrainedModel, summary: dict[str, Any], source: st
             )
         setattr(model.config, name, value)
     model.shift_logits = getattr(model.config, "shift_logits", model.shift_logits)
-    trained_on, own = summary.get("base_revision"), getattr(model.config, "_commit_hash", None)
-    if trained_on and own and trained_on != own:
-        logger.warning(
-            f"The adapter {source!r} was trained on commit {trained_on} of its base, and this model is commit {own}. "
-            f"Pass `revision={trained_on!r}` for the base, if its weights have changed."
-        )
 
 
 def check_start(config: "PeftConfig") -> None:
@@ -291,36 +290,13 @@ def check_start(config: "PeftConfig") -> None:
         )
 
 
-def _inject(
-    model: PreTrainedModel, config: "PeftConfig", weights: dict[str, torch.Tensor], name: str, source: str
-) -> None:
-    """Adds an adapter, and raises a `ValueError` for a weight too many or too few; `source` is for errors."""
-    from peft import inject_adapter_in_model, set_peft_model_state_dict
-
-    try:
-        inject_adapter_in_model(config, model, name)
-        model._hf_peft_config_loaded = True
-        result = set_peft_model_state_dict(model, weights, name)
-        own = {path for path, _ in model.named_parameters() if name in path.split(".")}
-        parts = {"few": own & set(result.missing_keys), "many": result.unexpected_keys}
-        problem = " and ".join(f"{len(k)} weights too {what} (such as {min(k)!r})" for what, k in parts.items() if k)
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        problem = f"{'it lacks ' if isinstance(error, KeyError) else ''}{' '.join(str(error).split())[:500]}"
-    if problem:
-        raise ValueError(
-            f"The adapter {source!r} does not fit {type(model).__name__}: {problem}. Was it trained on another "
-            "architecture or size? Load the model anew, and call `model.resize_token_embeddings` first if its "
-            "vocabulary was resized."
-        )
-
-
 def _read(
-    name: str, download: dict[str, Any], max_length: int | None
+    name: str, download: dict[str, Any]
 ) -> tuple["PeftConfig", dict[str, torch.Tensor], DiffusionGenerationConfig | None]:
     """Returns the configuration, the weights and the recipe of an adapter, all of the same commit.
 
-    The recipe is without the special tokens, which are the model's; without what `generate` returns and compiles,
-    which the caller decides; and without a length above `max_length`.
+    The recipe is without the special tokens, which are the model's, and without what `generate` returns and compiles,
+    which the caller decides.
     """
     from peft import PeftConfig
 
@@ -335,10 +311,7 @@ def _read(
     # First, because its errors say why a file cannot be had.
     weights = load_file(cached_file(name, ADAPTER_SAFE_WEIGHTS_NAME, **download))
     given, recipe = Path(cached_file(name, ADAPTER_CONFIG_NAME, **download)), None
-    try:
-        config = PeftConfig.from_pretrained(name, **download)
-    except KeyError as error:
-        raise ValueError(f"The adapter {name!r} has `peft_type={error}`, which PEFT does not know.") from error
+    config = PeftConfig.from_pretrained(name, **download)
     for key, value in json.loads(given.read_text(encoding="utf-8")).items():
         if value and not hasattr(config, key):
             raise ValueError(
@@ -348,12 +321,6 @@ def _read(
     if cached_file(name, GENERATION_CONFIG_NAME, _raise_exceptions_for_missing_entries=False, **download):
         recipe = DiffusionGenerationConfig.from_pretrained(name, **download)
         recipe = recipe.updated(**{name: None for name in SETTINGS if not SETTINGS[name].changes_answer})
-        if max_length is not None and (recipe.max_new_tokens or 0) > max_length:
-            logger.warning(
-                f"The recipe of the adapter {name!r} asks for max_new_tokens={recipe.max_new_tokens}, and the model "
-                f"was trained on at most {max_length} tokens. That setting is left out."
-            )
-            recipe = recipe.updated(max_new_tokens=None)
     return config, weights, recipe
 
 
@@ -365,6 +332,7 @@ def translated(
     Names differ where an adapter was trained with the published code of LLaDA or LLaDA2.
     """
     from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
+    from peft.utils.other import get_pattern_key
 
     config = copy.deepcopy(config)
     marker = "." + PEFT_TYPE_TO_PREFIX_MAPPING.get(config.peft_type, "lora_")
@@ -385,62 +353,40 @@ def translated(
         pieces = [weight] if len(modules) == 1 else _cut(model, name, weight, modules)
         adapted |= {f"{module}{marker}{rest}": piece for module, piece in zip(modules, pieces, strict=True)}
     if any(module != published for module, published in published_of.items()):
-        _name_targets(model, config, published_of, rules)
-    return config, adapted | _own_copies(model, config, whole, published_of)
-
-
-def _name_targets(
-    model: PreTrainedModel, config: "PeftConfig", published_of: dict[str, str], rules: Iterable[WeightTransform]
-) -> None:
-    """Has a configuration name the modules that have weights, also in other layers, and no others.
-
-    PEFT is content if any name matches, so the lists of published adapters contain names that matched nothing where
-    they were trained, but would match here.
-    """
-    from peft.tuners.tuners_utils import check_target_module_exists
-    from peft.utils.other import get_pattern_key
-
-    layers = [f".{layer}." for layer in range(model.config.num_hidden_layers)]
-    siblings = {re.sub(r"\.\d+\.", layer, name, count=1) for name in published_of.values() for layer in layers}
-    for sibling in siblings:
-        if check_target_module_exists(config, sibling):
-            published_of |= dict.fromkeys(_own_modules(sibling, rules), sibling)
-    own = {name for name, _ in model.named_modules()}
-    published_of = {module: published for module, published in published_of.items() if module in own}
-    config.target_modules = set(published_of)
-    config.layers_to_transform = config.layers_pattern = config.exclude_modules = None
-    for setting in ("rank_pattern", "alpha_pattern"):
-        pattern = getattr(config, setting, None) or {}
-        keys = {module: get_pattern_key(pattern, published) for module, published in published_of.items()}
-        setattr(config, setting, {module: pattern[key] for module, key in keys.items() if key in pattern})
+        # The lists of published adapters contain names that matched nothing where they were trained, and would here.
+        config.target_modules = set(published_of)
+        config.layers_to_transform = config.layers_pattern = config.exclude_modules = None
+        for setting in ("rank_pattern", "alpha_pattern"):
+            pattern = getattr(config, setting, None) or {}
+            keys = {module: get_pattern_key(pattern, published) for module, published in published_of.items()}
+            setattr(config, setting, {module: pattern[key] for module, key in keys.items() if key in pattern})
+    _own_copies(model, config, whole, published_of)
+    return config, adapted | whole
 
 
 def _own_copies(
     model: PreTrainedModel, config: "PeftConfig", whole: dict[str, torch.Tensor], adapted: Iterable[str]
-) -> dict[str, torch.Tensor]:
-    """Returns the whole weights of an adapter, and has it save their modules, so that the model's stay as they are.
+) -> None:
+    """Has an adapter save the modules whose weights it has whole, so that the model's stay as they are.
 
     PEFT writes the embeddings of a resized vocabulary, too, whatever the configuration says.
     """
-    saved = list(getattr(config, "modules_to_save", None) or ())
     base = {_WRAPPED.sub("", name): weight for name, weight in model.state_dict().items()}
-    kept = {}
-    for name, weight in whole.items():
+    copied = set()
+    for name, weight in list(whole.items()):
         plain = _WRAPPED.sub("", name)
         module = plain.rpartition(".")[0]
-        if plain not in base or any(f".{name}." in f".{module}." for name in saved):
-            kept[name] = weight
-        elif torch.equal(base[plain].to(weight), weight):
-            continue
-        elif module in adapted:
+        if plain not in base:
+            continue  # Such as trained tokens.
+        if module not in adapted:
+            copied.add(module)
+        elif not torch.equal(base[plain].to(weight), whole.pop(name)):
             raise ValueError(
                 f"The adapter has {name!r}, which would change the weights of the model, for other adapters, too. "
                 "Merge it into its base by PEFT, and load that."
             )
-        else:
-            kept[name] = weight
-            config.modules_to_save = [*(config.modules_to_save or ()), module]
-    return kept
+    if copied:
+        config.modules_to_save = sorted(copied)
 
 
 def _own_modules(published: str, rules: Iterable[WeightTransform]) -> list[str]:
@@ -460,12 +406,8 @@ def _own_modules(published: str, rules: Iterable[WeightTransform]) -> list[str]:
 
 def _cut(model: PreTrainedModel, name: str, weight: torch.Tensor, modules: list[str]) -> list[torch.Tensor]:
     """Splits a LoRA's weight between modules with the same input, each of which makes some output rows."""
-    if ".lora_" not in name:
-        raise ValueError(f"{name!r} is for {len(modules)} modules here, and only a LoRA can be split between them.")
+    # Copies, because what shares memory cannot be saved.
     if ".lora_A" in name:
-        # Copies, because what shares memory cannot be saved.
         return [weight.clone() for _ in modules]
     sizes = [model.get_submodule(module).out_features for module in modules]
-    if len(weight) != sum(sizes):  # type: ignore[arg-type]
-        raise ValueError(f"{name!r} has {len(weight)} rows, and the modules that it is for have {sizes} outputs.")
     return [piece.clone() for piece in weight.split(sizes)]
