@@ -39,7 +39,6 @@ PARTS = [
     ("transformers:Trainer", "_get_dataloader", "the same masks in each evaluation"),
     ("transformers:Trainer", "_load_from_checkpoint _load_best_model", "adapters of a `load_adapter`, complete or not "
      "at all"),
-    ("transformers:Trainer", "_save_checkpoint", "a checkpoint that was cut off is not resumed"),
     ("transformers:Trainer", "_init_training_state", "a finished run takes no more steps"),
     ("transformers:Trainer", "_save _internal_call _finish_current_push", "the card and the recipe "
      "in every push"),

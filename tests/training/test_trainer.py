@@ -43,7 +43,6 @@ from ..helpers import (
     make_sdar,
     make_tokenizer,
     make_trainer,
-    refuses,
     weights_of,
 )
 
@@ -342,18 +341,6 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path):
         assert resumed.state.global_step == whole.state.global_step == 4
         for name, weight in resumed.model.named_parameters():
             assert torch.equal(weight, expected[name]), (step, name)
-
-
-def test_a_metric_that_no_evaluation_returns_is_refused_before_the_training(tmp_path):
-    settings = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
-    for name, data in (("masked_acuracy", make_dataset(2)), ("loss", {"a": make_dataset(2)})):
-        trainer = make_trainer(tmp_path, eval_dataset=data, metric_for_best_model=name, **settings)
-        with refuses("metric_for_best_model", match="what the evaluation returns: .*loss"):
-            trainer.train()
-        assert trainer.state.global_step == 0
-    name = "eval_a_masked_entropy"
-    trainer = make_trainer(tmp_path, eval_dataset={"a": make_dataset(2)}, metric_for_best_model=name, **settings)
-    trainer._check_best_metric()
 
 
 def test_a_whole_model_is_resumed_and_the_best_checkpoint_loaded(tmp_path):

@@ -60,6 +60,7 @@ class AdapterLoadingMixin(_Mixed):
     """
 
     generation_config: GenerationConfig
+    name_or_path: str
     # By adapter; never written into, so that a copy of the model has its own.
     adapter_recipes: Mapping[str, GenerationConfig | None] = {}
 
@@ -126,14 +127,18 @@ class AdapterLoadingMixin(_Mixed):
         peft_config.inference_mode = not is_trainable
         inject_adapter_in_model(peft_config, self, name)
         self._hf_peft_config_loaded = True
-        found = set_peft_model_state_dict(self, adapter_state_dict, name)
+        misfit = f"The adapter {peft_model_id or name!r} does not fit {type(self).__name__}"
+        try:
+            found = set_peft_model_state_dict(self, adapter_state_dict, name)
+        except RuntimeError as error:
+            remedy = "If its vocabulary was resized, call `model.resize_token_embeddings` first."
+            raise ValueError(f"{misfit}: {' '.join(str(error).split())}. {remedy}") from error
         own = {path: weight for path, weight in self.named_parameters() if name in path.split(".")}
         parts = {"few": own.keys() & set(found.missing_keys), "many": found.unexpected_keys}
         problems = [f"{len(keys)} weights too {what} (such as {min(keys)!r})" for what, keys in parts.items() if keys]
         if problems:
             raise ValueError(
-                f"The adapter {peft_model_id or name!r} does not fit {type(self).__name__}: {' and '.join(problems)}. "
-                "Was it trained on another architecture? Load the model anew."
+                f"{misfit}: {' and '.join(problems)}. Was it trained on another architecture? Load the model anew."
             )
         self.set_adapter(name)
         for weight in own.values():

@@ -8,10 +8,8 @@ from transformers import TrainingArguments
 
 from hf_dparallel_rules.settings import SETTINGS, SettingError
 
-from ..data.dataset import TOKENIZED_COLUMNS, read_ids
 from ..data.folder import common_chat_template_kwargs
 from ..generation.configuration import DiffusionGenerationConfig, check_chat, recipe_of
-from ..hashes import stable_hash
 from ..hub.push import hub_name
 from .collator import MASK_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
@@ -97,14 +95,6 @@ def training_summary(trainer: Any) -> dict[str, Any]:
         # What the files of the base do not say.
         "loaded_with": getattr(base.config, "loaded_with", dict)(),
         "num_sequences": None if dataset is None else len(dataset),
-        # Other rows of the same number are another training.
-        "rows_hash": None if dataset is None else _hash_sample(dataset),
         "settings": settings,
         "metrics": {name: logged[name] for name in _RECORDED_METRICS if name in logged},
     }
-
-
-def _hash_sample(dataset: Any) -> int:
-    """Hashes some 64 rows of training data, evenly spaced."""
-    sample = range(0, len(dataset), -(-len(dataset) // 64))
-    return stable_hash([[read_ids(dataset[row], name).tolist() for name in TOKENIZED_COLUMNS] for row in sample])

@@ -20,7 +20,7 @@ from transformers import (
     TrainerCallback,
     set_seed,
 )
-from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
+from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import ADAPTER_CONFIG_NAME
 
@@ -32,7 +32,7 @@ from ..hub.push import check_base_model, made_files
 from ..models.base import MaskedDiffusionModel
 from ..reports import write_json
 from .block_collator import default_collator
-from .checkpoints import all_finite, compare_runs, last_complete_checkpoint
+from .checkpoints import last_complete_checkpoint
 from .collator import DataCollatorForSemiAutoregressiveMasking, MaskingCallback
 from .config import CertaintyForcingConfig
 from .objective import IGNORE_INDEX, averages, log_values, sum_by_row, sum_copies
@@ -283,7 +283,10 @@ class CertaintyForcingTrainer(Trainer):
         if "loss" in logs:
             metrics = self._pop_averages("train")
             if not all(map(math.isfinite, metrics.values())):
-                raise FloatingPointError(self._divergence())
+                raise FloatingPointError(
+                    f"The training has diverged: its loss is NaN or infinite at step {self.state.global_step}. Lower "
+                    "`learning_rate`, or train in bfloat16 instead of float16."
+                )
             logs = {**logs, **metrics}
         super().log(logs, start_time)
 
@@ -304,14 +307,13 @@ class CertaintyForcingTrainer(Trainer):
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
                 The checkpoint to resume from. `True` is the last complete one in `output_dir`, so a run that was
-                killed while it saved can be resumed. A warning names the settings that differ. A run that has taken
-                all its steps takes no more.
+                killed while it saved can be resumed. A run that has taken all its steps takes no more.
             kwargs:
                 Further arguments of [`~transformers.Trainer.train`].
 
         Raises:
-            ValueError: if there is no checkpoint to resume from, or it has another adapter or optimizer.
-            FloatingPointError: if the training diverges. All checkpoints are from before that.
+            ValueError: if there is no checkpoint to resume from.
+            FloatingPointError: if the training diverges.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
@@ -320,45 +322,7 @@ class CertaintyForcingTrainer(Trainer):
                     f"`resume_from_checkpoint=True` needs a checkpoint in {self.args.output_dir!r} that was written "
                     "to its end, and there is none. Train without it."
                 )
-        self._check_best_metric()
-        if resume_from_checkpoint:
-            compare_runs(resume_from_checkpoint, self.model, training_summary(self))
-        output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
-        if not all_finite(self.model):
-            raise FloatingPointError(self._divergence())
-        return output
-
-    def _check_best_metric(self) -> None:
-        """Raises a `SettingError` if no evaluation returns `metric_for_best_model`. Callbacks may add it."""
-        name, ours = self.args.metric_for_best_model, ("transformers.", __package__)
-        has_others = any(not type(each).__module__.startswith(ours) for each in self.callback_handler.callbacks)
-        if name is None or has_others or self.args.eval_strategy == "no":
-            return
-        metrics = ["loss", *(f"{term}_loss" for term in self.args.objective.weights)]
-        metrics += ["masked_entropy", "masked_accuracy"]
-        if isinstance(self.eval_dataset, dict):
-            metrics = [f"{dataset}_{metric}" for dataset in self.eval_dataset for metric in metrics]
-        if name.removeprefix("eval_") not in metrics:
-            rule = f"is not what the evaluation returns: {', '.join(metrics)}"
-            raise SettingError("metric_for_best_model", name, rule, "Name one of them.")
-
-    def _divergence(self) -> str:
-        last = last_complete_checkpoint(self.args.output_dir)
-        return (
-            f"The training has diverged: loss or weights are NaN or infinite at step {self.state.global_step}. "
-            + (f"{last} is from before that. " if last else "")
-            + "Lower `learning_rate`, or train in bfloat16 instead of float16."
-        )
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        if not all_finite(model):
-            # The checkpoints before it are worth more, and may have to make room for it.
-            raise FloatingPointError(self._divergence())
-        if self.args.should_save:
-            # One that is written over is incomplete until the Trainer writes this file, after all others.
-            state = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}", TRAINER_STATE_NAME)
-            state.unlink(missing_ok=True)
-        super()._save_checkpoint(model, trial)
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def _init_training_state(self, max_steps, num_update_steps, num_epochs, checkpoint, trial) -> tuple[int, int]:
         trained = super()._init_training_state(max_steps, num_update_steps, num_epochs, checkpoint, trial)
