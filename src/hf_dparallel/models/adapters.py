@@ -163,12 +163,17 @@ class AdapterLoadingMixin(_Mixed):
     def set_adapter(self, adapter_name: list[str] | str) -> None:
         """Makes one or several adapters active. While they are disabled, they stay so."""
         from peft.functional import set_adapter
+        from peft.tuners.trainable_tokens import TrainableTokensLayer
 
-        is_disabled = self._adapter_layers()[0].disable_adapters
-        names = [adapter_name] if isinstance(adapter_name, str) else adapter_name
+        names, layers = [adapter_name] if isinstance(adapter_name, str) else adapter_name, self._adapter_layers()
         if not set(names) <= set(self.peft_config):
             raise ValueError(f"`adapter_name` must be one of {list(self.peft_config)}, got {names}.")
+        is_disabled = layers[0].disable_adapters
         set_adapter(self, adapter_name)
+        for layer in layers:
+            if isinstance(layer, TrainableTokensLayer):
+                # PEFT also gives it adapters that train no token, and fails in the next pass.
+                layer.set_adapter([name for name in names if name in layer.trainable_tokens_delta])
         self.enable_adapters(not is_disabled)
 
     def enable_adapters(self, enabled: bool = True) -> None:
@@ -199,13 +204,15 @@ class AdapterLoadingMixin(_Mixed):
 
     def _adapter_layers(self) -> list[Any]:
         """Returns the modules that switch adapters: first the layers that every adapter has."""
+        from peft.tuners.trainable_tokens import TrainableTokensLayer
         from peft.tuners.tuners_utils import BaseTunerLayer
         from peft.utils.other import AuxiliaryTrainingWrapper
 
         if not has_adapter(self):
             raise ValueError("No adapter is loaded. Call `load_adapter` first.")
-        kinds = (BaseTunerLayer, AuxiliaryTrainingWrapper)
-        return [module for kind in kinds for module in self.modules() if isinstance(module, kind)]
+        of_some = (AuxiliaryTrainingWrapper, TrainableTokensLayer)
+        loaded = [module for module in self.modules() if isinstance(module, (BaseTunerLayer, *of_some))]
+        return sorted(loaded, key=lambda module: isinstance(module, of_some))
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs) -> None:
         """Saves the model or, if it has adapters, the adapters and the active recipe."""
