@@ -1,14 +1,14 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """A decode as text, held against what `generate` returns."""
 
-import pytest
+from itertools import pairwise
+
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.inspection.trace import trace_decode, trace_output
+from hf_dparallel.inspection.trace import _text_of, trace_decode
 
 from ..helpers import MASK, exact_model, make_dream, make_llada, make_sdar, make_tokenizer
 
@@ -51,34 +51,19 @@ def test_the_recipe_of_the_model_counts():
     assert trace.settings == {"max_new_tokens": 8, "block_length": 4, "denoising_steps": 8}
 
 
-def test_row_of_a_padded_batch_and_of_an_infilled_prompt():
+def test_blocks_of_an_infilled_prompt_and_of_answers():
     model, tokenizer = make_llada(), make_tokenizer()
-    config = resolve(model, RECIPE, pad_token_id=1)
-    ids, attention_mask = torch.tensor([[1, 1, 9], [9, 10, 11]]), torch.tensor([[0, 0, 1], [1, 1, 1]])
-    out = model.generate(ids, RECIPE, attention_mask=attention_mask, **SHOWN)
-    alone = trace_decode(model, tokenizer, [9], RECIPE)
-    assert trace_output(out, tokenizer, config, "Decode", row=0).changes == alone.changes
-    assert trace_output(out, tokenizer, config, "Decode", row=0).prompt == alone.prompt == tokenizer.decode([9])
-
     infilled = trace_decode(
         model, tokenizer, [9, MASK, 11, 12, MASK], RECIPE.updated(max_new_tokens=0, block_length=4)
     )
     assert infilled.prompt == "" and len(infilled.changes) == 5
     assert [infilled.standing(position, 0)[1] is None for position in range(5)] == [False, True, False, False, True]
     assert infilled.blocks == [range(0, 1), range(1, 5)]
-    short = trace_decode(model, tokenizer, [9], RECIPE.updated(max_new_tokens=10, block_length=4, eos_token_id=[]))
-    assert short.blocks == [range(0, 4), range(4, 8), range(8, 10)]
-    shared = trace_decode(make_sdar(), tokenizer, [9], RECIPE.updated(max_new_tokens=10, block_length=4))
-    assert shared.blocks == [range(0, 3), range(3, 7), range(7, 10)]
-    settings = {"max_new_tokens": 10, "block_length": 4, "block_origin": "answer"}
-    of_answer = trace_decode(make_sdar(), tokenizer, [9], RECIPE.updated(**settings))
+    ten = RECIPE.updated(max_new_tokens=10, block_length=4, eos_token_id=[])
+    assert trace_decode(model, tokenizer, [9], ten).blocks == [range(0, 4), range(4, 8), range(8, 10)]
+    assert trace_decode(make_sdar(), tokenizer, [9], ten).blocks == [range(0, 3), range(3, 7), range(7, 10)]
+    of_answer = trace_decode(make_sdar(), tokenizer, [9], ten.updated(block_origin="answer"))
     assert of_answer.blocks == [range(0, 4), range(4, 8), range(8, 10)]
-
-
-def test_output_without_certainty_is_refused():
-    out = make_llada().generate(torch.tensor([[9, 10]]), RECIPE, return_dict_in_generate=True)
-    with pytest.raises(ValueError, match="Decode with `output_certainty=True`"):
-        trace_output(out, make_tokenizer(), RECIPE, "Teacher")
 
 
 def test_parts_of_a_character_are_named():
@@ -86,10 +71,8 @@ def test_parts_of_a_character_are_named():
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, mask_token="<mask>")
-    out = make_llada().generate(torch.tensor([[9]]), RECIPE, **SHOWN)
-    out.sequences[0, 1:4] = torch.tensor([1, 2, 3])
-    trace = trace_output(out, tokenizer, resolve(make_llada(), RECIPE), "Teacher")
-    assert [text for ((_, text),) in trace.changes[:3]] == [" the", "ĠÃ", "©"]
+    texts = [_text_of(tokenizer, token, before) for before, token in pairwise([9, 1, 2, 3])]
+    assert texts == [" the", "ĠÃ", "©"]
 
 
 def test_revised_tokens_are_in_the_trace():

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +32,19 @@ def write_page(traces: Sequence[DecodeTrace], path: str | os.PathLike, title: st
     Path(path).write_text(page, encoding="utf-8", errors="replace")
 
 
-def page_data(traces: Sequence[DecodeTrace]) -> dict[str, Any]:
-    """Returns the data of the page, as its script reads them.
+def page_data(traces: Sequence[DecodeTrace]) -> list[dict[str, Any]]:
+    """Returns the data of the page, as its script reads them: an object for each decode.
 
-    A prediction is the list `[position, entropy, confidence, text, probability, text, probability, ...]`, with texts
-    by number and probabilities in thousandths. Candidates below half a thousandth are left out, and blocks behind the
-    end of the answer.
+    A prediction is the list `[position, entropy, confidence, text, probability, text, probability, ...]`, with
+    probabilities in thousandths. Candidates below half a thousandth are left out, and blocks behind the end of the
+    answer.
     """
-    numbers: dict[str, int] = {}
 
-    def compact(position: int, prediction: Prediction) -> list[float]:
-        row: list[float] = [position, round(prediction.entropy, 2), round(1000 * prediction.confidence)]
-        for text, probability in prediction.candidates:
-            if probability >= 0.0005:
-                row += [numbers.setdefault(text, len(numbers)), round(1000 * probability)]
-        return row
+    def compact(position: int, prediction: Prediction) -> list[Any]:
+        likely = [(text, round(1000 * p)) for text, p in prediction.candidates if p >= 0.0005]
+        return [position, round(prediction.entropy, 2), round(1000 * prediction.confidence), *chain(*likely)]
 
-    decodes = [
+    return [
         {
             "name": trace.name,
             "prompt": trace.prompt,
@@ -60,4 +57,3 @@ def page_data(traces: Sequence[DecodeTrace]) -> dict[str, Any]:
         }
         for trace in traces
     ]
-    return {"decodes": decodes, "texts": list(numbers)}

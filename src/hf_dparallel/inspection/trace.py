@@ -4,10 +4,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import dropwhile, pairwise
+from itertools import pairwise
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation.answerer import Answerer
@@ -78,81 +77,40 @@ def trace_decode(
     """
     answerer = Answerer(model, tokenizer, generation_config, seed=seed)
     out = answerer.with_(output_certainty=True).decode([prompt_ids])
-    return trace_output(out, tokenizer, answerer.config, name, attention=model.attention)
-
-
-def trace_output(
-    out: DiffusionGenerationOutput,
-    tokenizer: PreTrainedTokenizerBase,
-    config: DiffusionGenerationConfig,
-    name: str,
-    row: int = 0,
-    attention: str = "full",
-) -> DecodeTrace:
-    """Returns the trace of a row, from an output of `generate` with `output_certainty=True`.
-
-    Args:
-        out ([`DiffusionGenerationOutput`]): the output.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): the tokenizer of the model.
-        config ([`DiffusionGenerationConfig`]): the resolved settings, special tokens included.
-        name (`str`): title of the decode.
-        row (`int`, *optional*, defaults to 0): which answer.
-        attention (`str`, *optional*, defaults to `"full"`): attention of the model. With another, blocks are counted
-            from the `block_origin` of the settings.
-    """
-    length, block_length = out.commit_step.shape[1], config.block_length
-    padded = out.sequences[row, : out.sequences.shape[1] - length].tolist()
-    prompt_ids = list(dropwhile(lambda token: token == config.padding_token_id, padded))
+    config, layout = answerer.config, Layout.of(answerer.config, model.attention)
+    length, prompt_length = out.commit_step.shape[1], len(prompt_ids)
+    first_end = layout.origin(prompt_length) + config.block_length - layout.answer(prompt_length).start
     text_of = cache(partial(_text_of, tokenizer))
-    layout, prompt_length = Layout.of(config, attention), length if config.is_infilling else len(prompt_ids)
-    first_block_length = layout.origin(prompt_length) + block_length - layout.answer(prompt_length).start
-    starts = [0, *range(first_block_length, length, block_length), length]
     return DecodeTrace(
         name=name,
-        prompt=tokenizer.decode(prompt_ids),
-        changes=_changes(out, row, text_of, config.is_infilling),
-        blocks=[range(start, end) for start, end in pairwise(starts)],
-        nfe=int(out.nfe[row]),
-        tokens_per_forward=float(out.tokens_per_forward[row]),
+        prompt="" if config.is_infilling else tokenizer.decode(prompt_ids),
+        changes=_changes(out, text_of),
+        blocks=[range(*ends) for ends in pairwise([0, *range(first_end, length, config.block_length), length])],
+        nfe=int(out.nfe[0]),
+        tokens_per_forward=float(out.tokens_per_forward[0]),
         settings=config.non_defaults(),
-        predictions=[_predictions(out, row, step, text_of) for step in range(int(out.nfe[row]))],
+        predictions=[_predictions(out, step, text_of) for step in range(int(out.nfe[0]))],
     )
 
 
-def required(out: DiffusionGenerationOutput, name: str) -> torch.Tensor:
-    """Returns a field of an output that was decoded with `output_certainty=True`, or raises a `ValueError`."""
-    values = getattr(out, name)
-    if values is None:
-        raise ValueError(
-            f"`out` has no {name}. Decode with `output_certainty=True` and `return_dict_in_generate=True`."
-        )
-    return values
-
-
-def _changes(
-    out: DiffusionGenerationOutput, row: int, text_of: _TextOf, is_infilling: bool
-) -> list[list[tuple[int, str | None]]]:
-    was_masked = ~required(out, "entropies")[row].isnan().all(dim=0)
-    commit_step = out.commit_step[row].tolist()
+def _changes(out: DiffusionGenerationOutput, text_of: _TextOf) -> list[list[tuple[int, str | None]]]:
+    commit_step = out.commit_step[0].tolist()
     # When infilling, there is no token before the first.
-    tokens = [None, *out.sequences[row].tolist()][-len(commit_step) - 1 :]
-    changes: list[list[tuple[int, str | None]]] = []
-    for position, ((before, token), step) in enumerate(zip(pairwise(tokens), commit_step, strict=True)):
-        is_shown = step >= 0 or (is_infilling and not was_masked[position])
-        changes.append([(step, text_of(token, before))] if is_shown else [])
-    if out.num_revisions[row]:
-        states = [*required(out, "standing")[row, : int(out.nfe[row])].tolist(), tokens[1:]]
-        for position, step in enumerate(commit_step):
-            of_position = [state[position] for state in states] if step >= 0 else []
-            changed = [(at, new) for at, (old, new) in enumerate(pairwise(of_position)) if old != new]
-            if len(changed) > 1:
-                changes[position] = [(at, None if new < 0 else text_of(new, tokens[position])) for at, new in changed]
+    tokens = [None, *out.sequences[0].tolist()][-len(commit_step) - 1 :]
+    # Before the first pass, after each, and at the end; -1 is a mask.
+    states = [[-1] * len(commit_step), *out["standing"][0, : int(out.nfe[0])].tolist(), tokens[1:]]
+    changes = []
+    for before, step, *of_position in zip(tokens, commit_step, *states, strict=False):
+        changed = [(at, new) for at, (old, new) in enumerate(pairwise(of_position), -1) if old != new]
+        # Behind the end of an answer only the tokens of a prompt are shown.
+        shown = [(at, new) for at, new in changed if step >= 0 or at < 0]
+        changes.append([(at, None if new < 0 else text_of(new, before)) for at, new in shown])
     return changes
 
 
-def _predictions(out: DiffusionGenerationOutput, row: int, step: int, text_of: _TextOf) -> dict[int, Prediction]:
+def _predictions(out: DiffusionGenerationOutput, step: int, text_of: _TextOf) -> dict[int, Prediction]:
     kinds = ("entropies", "confidences", "candidates", "candidate_probabilities")
-    of_pass = [required(out, kind)[row, step] for kind in kinds]
+    of_pass = [out[kind][0, step] for kind in kinds]
     positions = (~of_pass[0].isnan()).nonzero().flatten()
     columns = zip(positions.tolist(), *(values[positions].tolist() for values in of_pass), strict=True)
     return {
