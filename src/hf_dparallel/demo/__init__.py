@@ -4,7 +4,6 @@
 `TEACHER` and `STUDENT` are folders, for `from_pretrained` and wherever else a model has a name.
 """
 
-from difflib import get_close_matches
 from pathlib import Path
 
 from .word_problems import word_problem_dataset as word_problem_dataset
@@ -18,12 +17,5 @@ NAMES = {"demo": TEACHER, "demo-student": STUDENT}
 
 
 def path_of(name: str) -> str:
-    """Returns the folder of a bundled model or adapter; any other name stays as it is.
-
-    Raises:
-        ValueError: if there is no such folder, and the name is nearly one of ours.
-    """
-    for close in get_close_matches(name, NAMES, n=1, cutoff=0.8):
-        if name != close and not Path(name).exists():
-            raise ValueError(f"There is no folder {name!r}, and no model of that name. Did you mean {close!r}?")
+    """Returns the folder of a bundled model or adapter; any other name stays as it is."""
     return NAMES.get(name, name)

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from ..data.prompts import tokenize_prompts
 from ..data.rewards import numeric_answer_reward
 from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..evaluation.decoding import evaluate_answers
 from ..evaluation.rows import make_rows
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
-from ..inspection.plots import certainty_of, plot_tradeoff
-from ..reports import REPORT_NAME, TABLE_METRICS, results_table, write_report
+from ..inspection.plots import plot_tradeoff
+from ..reports import TABLE_METRICS, results_table, write_report
 from . import TEACHER, word_problem_dataset
 
 
@@ -66,15 +65,13 @@ def load_teacher(
 def run_demo(config: DemoConfig) -> dict[str, Any]:
     """Distils the bundled teacher and compares it with its student; writes and returns the report.
 
-    Writes to `config.output_dir`: `report.json`, `report.md`, `certainty.png`, the trajectories and the adapter. The
+    Writes to `config.output_dir`: `report.json`, `report.md`, `curves.png`, the trajectories and the adapter. The
     report has `rows`, see [`make_rows`], and what was chosen and counted on the way.
     """
     start = time.time()
     set_seed(config.seed)
     output_dir = Path(config.output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
-    for name in (REPORT_NAME, "report.md", "certainty.png"):
-        (output_dir / name).unlink(missing_ok=True)  # of another run, if this one is killed
     teacher, tokenizer = load_teacher(path=config.teacher)
     by_teacher = Answerer(teacher, tokenizer, _recipe({}), config.batch_size)
     tuning = word_problem_dataset(config.num_tuning_problems, config.seed + 1, split="test")
@@ -108,12 +105,7 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
         "dtype": str(teacher.dtype),
         "seconds": round(time.time() - start, 1),
     }
-    prompt_ids = tokenize_prompts(tuning, tokenizer)
-    certainty = {
-        "Teacher": certainty_of(by_teacher.with_(**chosen["entropy_threshold"]), prompt_ids),
-        "Student": certainty_of(by_student.with_(**chosen["student"]), prompt_ids),
-    }
-    conclusion = _write_results(report, certainty, output_dir)
+    conclusion = _write_results(report, output_dir)
     print(f"\n{conclusion}\n\nReport, picture and adapter are in {output_dir}/ ({report['seconds']:.0f} s).")
     return report
 
@@ -221,7 +213,7 @@ def _compare(
     return make_rows(measured)
 
 
-def _write_results(report: dict[str, Any], certainty: dict[str, torch.FloatTensor], output_dir: Path) -> str:
+def _write_results(report: dict[str, Any], output_dir: Path) -> str:
     """Writes report and picture, and returns the table with what it comes to."""
     original, *_, student = report["rows"]
     teacher = min(report["rows"][2:4], key=lambda row: row["nfe"])
@@ -232,7 +224,7 @@ def _write_results(report: dict[str, Any], certainty: dict[str, torch.FloatTenso
         f"threshold ({rule}), at {student['accuracy']:.1%} accuracy against {original['accuracy']:.1%}."
     )
     paragraphs = [results_table(report["rows"]), conclusion]
-    write_report(report, output_dir, [*paragraphs, "![](certainty.png)"])
+    write_report(report, output_dir, [*paragraphs, "![](curves.png)"])
     tuning = report["tuning"]
     curves = {
         "Teacher, confidence": [tuning["original"], *tuning["confidence_threshold"]],
@@ -243,5 +235,5 @@ def _write_results(report: dict[str, Any], certainty: dict[str, torch.FloatTenso
         curve: [{**point, "label": " ".join(map(str, point["recipe"].values()))} for point in points]
         for curve, points in curves.items()
     }
-    plot_tradeoff(labelled, certainty).savefig(output_dir / "certainty.png")
+    plot_tradeoff(labelled).savefig(output_dir / "curves.png")
     return "\n\n".join(paragraphs)

@@ -12,25 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..generation.answerer import Answerer
-
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-def plot_tradeoff(
-    curves: Mapping[str, Sequence[Mapping[str, Any]]], certainty: Mapping[str, torch.FloatTensor] | None = None
-) -> "Figure":
+def plot_tradeoff(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
     """Draws Fig. 5: accuracy against tokens per forward pass, with one line through the points of each method.
 
-    An `accuracy_interval` is drawn as a bar, and a `label`, such as the threshold, is written beside its point. With
-    `certainty`, the maps of [`plot_confidence_maps`] are drawn to the left.
+    An `accuracy_interval` is drawn as a bar, and a `label`, such as the threshold, is written beside its point.
     """
-    widths = [*[1] * len(certainty or {}), 1.15]
-    figure, (*maps, axes) = _make_axes(4.4 * len(widths) + 2, widths)
-    _draw_maps(maps, certainty or {})
+    figure, (axes,) = _make_axes(6.4, 1)
     for (method, points), marker, above in zip(curves.items(), cycle("os^Dv"), cycle((True, False)), strict=False):
         x = [point["tokens_per_forward"] for point in points]
         y = [100 * point["accuracy"] for point in points]
@@ -54,8 +47,18 @@ def plot_tradeoff(
 
 def plot_confidence_maps(certainty: Mapping[str, torch.FloatTensor]) -> "Figure":
     """Draws Fig. 7: by method, the mean confidence of every position at every pass, `(num_passes, tokens)`."""
-    figure, axes = _make_axes(4.4 * len(certainty) + 1.0, [1] * len(certainty))
-    _draw_maps(axes, certainty)
+    from matplotlib.ticker import MaxNLocator
+
+    figure, all_axes = _make_axes(4.4 * len(certainty) + 1.0, len(certainty))
+    for axes, (method, confidence) in zip(all_axes, certainty.items(), strict=True):
+        num_passes, num_tokens = confidence.shape
+        edges = (0.5, num_tokens + 0.5, num_passes + 0.5, 0.5)
+        image = axes.imshow(
+            confidence.cpu().numpy(), vmin=0, vmax=1, aspect="auto", interpolation="nearest", extent=edges
+        )
+        axes.set(title=method, xlabel="Position of the new token", ylabel=f"First {num_passes} forward passes")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.colorbar(image, ax=all_axes, label="Mean confidence", shrink=0.9)
     return figure
 
 
@@ -77,30 +80,9 @@ def mean_confidence(confidences: torch.FloatTensor, num_passes: int) -> torch.Fl
     return torch.stack(kept, dim=1).mean(dim=0)
 
 
-def certainty_of(answerer: Answerer, prompt_ids: Sequence[list[int]]) -> torch.FloatTensor:
-    """Decodes up to 64 prompts, and returns the mean confidence of every position over the first 16 passes."""
-    out = answerer.with_(output_certainty=True).decode(prompt_ids[:64], "Certainty")
-    return mean_confidence(out.confidences, num_passes=16)
-
-
-def _make_axes(width: float, widths: Sequence[float]) -> tuple["Figure", list["Axes"]]:
+def _make_axes(width: float, count: int) -> tuple["Figure", list["Axes"]]:
     """Makes a figure without pyplot, which would keep it in memory and need a display."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, 4.2), layout="constrained", dpi=130)
-    return figure, list(figure.subplots(1, len(widths), squeeze=False, width_ratios=widths).flat)
-
-
-def _draw_maps(axes_of_maps: Sequence["Axes"], certainty: Mapping[str, torch.FloatTensor]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    for axes, (method, confidence) in zip(axes_of_maps, certainty.items(), strict=True):
-        num_passes, num_tokens = confidence.shape
-        edges = (0.5, num_tokens + 0.5, num_passes + 0.5, 0.5)
-        image = axes.imshow(
-            confidence.cpu().numpy(), vmin=0, vmax=1, aspect="auto", interpolation="nearest", extent=edges
-        )
-        axes.set(title=method, xlabel="Position of the new token", ylabel=f"First {num_passes} forward passes")
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    if axes_of_maps:
-        axes.figure.colorbar(image, ax=list(axes_of_maps), label="Mean confidence", shrink=0.9)
+    return figure, list(figure.subplots(1, count, squeeze=False).flat)
