@@ -272,7 +272,7 @@ def test_train_resumes_and_evaluates_without_long_rows(hf, checkpoint, tmp_path,
     code, _, err = hf(*flags, "--max_length", "1")
     assert code == 1 and "All rows of `train_dataset` are longer than max_length=1" in last_line(err)
     code, _, err = hf(*flags, "--eval_strategy", "epoch")
-    assert code == 1 and '--dataset_train_split "train[:90%]" --dataset_test_split "train[90%:]"' in last_line(err)
+    assert code == 1 and 'Unknown split "test". Should be one of' in last_line(err)
 
     flags += ["--save_steps", "2", "--eval_strategy", "epoch", "--dataset_test_split", "train"]
     code, out, err = hf(*flags, "--num_train_epochs", "1")

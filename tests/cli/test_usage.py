@@ -230,7 +230,7 @@ def test_missing_hub_model_and_adapter_are_1(hf):
             "has no `text`, only ['question', 'answer']. Give its --prompt_column.",
         ),
         ("--dataset questions.jsonl", "has no `prompt` or `messages` or "),
-        ("--dataset names.csv", "Check that it has rows"),
+        ("--dataset names.csv", "cannot be read: "),
         ("--dataset texts.xlsx", "`texts.xlsx` cannot be read: "),
         ("--dataset ./empty/", "`dataset=./empty/` cannot be loaded: "),
         ("--dataset questions.jsonl --prompt_column question --answer_column gold", "has no `gold`"),

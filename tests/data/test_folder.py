@@ -30,7 +30,7 @@ def test_damaged_files_are_named(tmp_path):
     rows = run(tmp_path)
     shard = sorted(tmp_path.glob("shard-*"))[1]
     shard.write_bytes(shard.read_bytes()[:100])
-    with pytest.raises(ValueError, match=f"{shard.name}` is damaged .*Delete it and start the run again"):
+    with pytest.raises(ValueError, match=f"{shard.name}'.* Parquet"):
         run(tmp_path)
     shard.unlink()
     assert run(tmp_path)[:] == rows[:]
@@ -39,7 +39,7 @@ def test_damaged_files_are_named(tmp_path):
         with pytest.raises(ValueError, match=rf"trajectories.json` {problem}"):
             run(tmp_path)
     (tmp_path / "trajectories.json").unlink()
-    with pytest.raises(ValueError, match=r"shard-00000-of-00003.parquet` is of an unknown run"):
+    with pytest.raises(ValueError, match="holds trajectories of another run, which differs in shard_size, "):
         run(tmp_path)
 
 
@@ -78,7 +78,7 @@ def test_a_full_disk_ends_the_run_which_is_continued_when_there_is_room(tmp_path
     assert run(shards)[:] == rows[:]
     (shards / "shard-00001-of-00003.parquet").unlink()
     # More than the description of the run and what it says on stderr, but not a shard.
-    with limited_files(3000), pytest.raises(OSError, match="cannot be written .* 2 of 3 shards are saved"):
+    with limited_files(3000), pytest.raises(OSError, match="File too large"):
         run(shards)
     assert len(list(shards.iterdir())) == 3
     assert run(shards)[:] == rows[:]

@@ -115,7 +115,11 @@ class TrajectoryFolder:
         prompts = {"rows": dataset_hash(dataset), "tokenized prompts": stable_hash(self.prompt_ids)}
         # Through JSON, to compare it with what is read from the folder.
         self._run = json.loads(json.dumps({"shard_size": SHARD_SIZE} | teacher | prompts))
-        held = self._read_manifest()
+        manifest, held = self.path / MANIFEST_NAME, self._run
+        if manifest.is_file():
+            held = read_json(manifest)
+        elif any(self.path.glob(_SHARD_PATTERN)):
+            held = {}
         changed = [name for name in held | self._run if held.get(name) != self._run.get(name)]
         if changed:
             raise ValueError(
@@ -152,16 +156,10 @@ class TrajectoryFolder:
 
     def read(self) -> "Dataset":
         """Returns the rows of all shards, and warns if there are fewer than prompts."""
-        from datasets import Dataset, concatenate_datasets
+        from datasets import Dataset
         from pyarrow.parquet import read_table
 
-        shards = []
-        for path in self.shards:
-            try:
-                shards.append(Dataset(read_table(path)))
-            except (OSError, ValueError) as error:  # pyarrow's own errors, too
-                raise ValueError(f"`{path}` is damaged ({error}). Delete it and start the run again.") from error
-        rows = concatenate_datasets(shards)
+        rows = Dataset(read_table(list(map(str, self.shards))))
         if failed := len(self.dataset) - len(rows):
             logger.warning(f"{failed} of {len(self.dataset)} rows are left out: their logits were NaN.")
         return rows
@@ -186,19 +184,4 @@ class TrajectoryFolder:
         )
         if self._arguments is not None:
             new = new.add_column(_CHAT_COLUMN, [self._arguments] * len(new))
-        try:
-            write_rows(path, concatenate_datasets([self.dataset.select(done), new], axis=1))
-        except OSError as error:
-            num_saved = len(self.shards) - len(self.missing())
-            raise OSError(
-                f"`{path}` cannot be written ({error}). {num_saved} of {len(self.shards)} shards are saved: make room "
-                "and start the run again, which continues it."
-            ) from error
-
-    def _read_manifest(self) -> dict[str, Any]:
-        path = self.path / MANIFEST_NAME
-        if path.is_file():
-            return read_json(path)
-        if shards := sorted(self.path.glob(_SHARD_PATTERN)):
-            raise ValueError(f"`{shards[0]}` is of an unknown run: there is no {MANIFEST_NAME} beside it. Delete it.")
-        return self._run
+        write_rows(path, concatenate_datasets([self.dataset.select(done), new], axis=1))

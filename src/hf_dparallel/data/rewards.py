@@ -4,7 +4,7 @@
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -96,12 +96,11 @@ def score_completions(
     columns |= {"prompts": prompts, "completions": completions}
     by_function = []
     for name, function in _named(reward_funcs):
-        rewards = function(**columns)
-        if not isinstance(rewards, Iterable) or len(rewards := list(rewards)) != len(texts):
-            got = f"{len(rewards)} of them" if isinstance(rewards, list) else type(rewards).__name__
+        rewards = list(function(**columns))
+        if len(rewards) != len(texts):
             raise ValueError(
-                f"The reward function `{name}` must return a list of one reward for each of the {len(texts)} "
-                f"completions, got {got}. Return None for a completion that it does not apply to."
+                f"The reward function `{name}` must return a reward, or None, for each of the {len(texts)} "
+                f"completions, got {len(rewards)} of them."
             )
         by_function.append([None if reward is None or math.isnan(reward) else float(reward) for reward in rewards])
     return [min((x for x in of_row if x is not None), default=None) for of_row in zip(*by_function, strict=True)]

@@ -30,21 +30,13 @@ def load_rows(name: str, config: str | None = None, split: str = "train") -> dat
     files = [path]
     if path.is_dir():
         files = trajectory_files(path) if (path / MANIFEST_NAME).is_file() else sorted(path.glob("*.arrow"))
-    if split.partition("[")[0] not in ("train", "all"):
-        raise ValueError(
-            f"`{name}` has only the split 'train', got {split!r}. Leave the split out. To hold out a part during "
-            'training, use --dataset_train_split "train[:90%]" --dataset_test_split "train[90%:]".'
-        )
     names = [str(file.resolve()) for file in files]
     # `datasets` knows a file by its ending, and refuses what it has saved itself.
     source = "arrow" if (path / _SAVED_NAME).is_file() else str(files[0].parent.resolve())
     try:
         return datasets.load_dataset(source, data_files=names, split=split)
-    # An empty file raises `StopIteration`.
     except (datasets.exceptions.DatasetsError, OSError, ValueError, StopIteration) as error:
-        # After this, `datasets` lists hundreds of endings.
-        problem = repr(error.__cause__ or error).partition(" with any supported")[0]
-        raise ValueError(
-            f"`{files[0]}` cannot be read: {problem}. Check that it has rows, is not damaged, and has the ending of "
-            "its format, such as .jsonl, .csv or .parquet."
-        ) from error
+        # After this, `datasets` lists hundreds of endings. An empty file is a `StopIteration`.
+        cause = error.__cause__ or error
+        problem = f"{type(cause).__name__}: {cause}".partition(" with any supported")[0]
+        raise ValueError(f"`{files[0]}` cannot be read: {problem}") from error
