@@ -58,8 +58,7 @@ def trajectories_command(
     path = Path(output_dir, FILTERED_NAME)
     if state.is_main_process:
         path.unlink(missing_ok=True)  # of another reward
-    judged = {"min_reward": min_reward, "thought_markers": settings.thought_markers}
-    kept = rows if reward_function is None else filter_trajectories(rows, tokenizer, reward_function, **judged)
+    kept = rows if reward_function is None else filter_trajectories(rows, tokenizer, reward_function, min_reward)
     if state.is_main_process:
         write_rows(path, kept)
         click.echo(

@@ -366,7 +366,7 @@ class Completion:
                 raise RequestError("`top_logprobs` needs `logprobs`. Set that to true.", "top_logprobs")
             if answer is None:
                 of_template = {name: value for name, value in arguments.items() if name != "tools"}
-                markers = ThoughtMarkers.of(served.tokenizer, config.thought_markers, of_template)
+                markers = ThoughtMarkers.of(served.tokenizer, of_template)
         else:
             is_one = isinstance(body.prompt, str) or not body.prompt or isinstance(body.prompt[0], int)
             prompts = [body.prompt] if is_one else list(body.prompt)
