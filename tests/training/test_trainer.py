@@ -487,11 +487,6 @@ def test_the_seed_decides_the_weights_of_an_adapter(tmp_path):
     assert torch.equal(weights[0][name], weights[1][name]) and not torch.equal(weights[0][name], weights[2][name])
 
 
-def test_whole_models_in_half_precision_are_warned_of(tmp_path, caplog):
-    make_trainer(tmp_path, make_llada().bfloat16())
-    assert "rounds most small updates away" in caplog.text
-
-
 def test_a_causal_model_is_refused(tmp_path):
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=64, mask_token_id=MASK, **sizes)
@@ -539,18 +534,16 @@ def test_other_training_arguments_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("target_modules", "parts"),
+    ("target_modules", "message"),
     [
-        (["q_proj", "o_prj"], ["['o_prj'] match none", "['down_proj', 'gate_proj', 'k_proj', 'lm_head', 'o_proj'"]),
-        (["q_proj", "attn_out", "ff_out"], ["['attn_out', 'ff_out'] match none"]),
-        (r".*\.attn_out", [r"['.*\\.attn_out'] match none"]),
+        (["q_proj", "o_prj"], r"modules of LLaDAForMaskedDiffusion, but \['o_prj'\] match none"),
+        (["q_proj", "attn_out", "ff_out"], r"\['attn_out', 'ff_out'\] match none"),
+        (r".*\.attn_out", "not found in the base model"),
     ],
-)  # fmt: skip
-def test_target_modules_that_match_nothing(tmp_path, target_modules, parts):
-    with pytest.raises(ValueError) as caught:
+)
+def test_target_modules_that_match_nothing(tmp_path, target_modules, message):
+    with pytest.raises(ValueError, match=message):
         make_trainer(tmp_path, peft_config=lora(target_modules=target_modules))
-    for part in ["`target_modules` must name modules of LLaDAForMaskedDiffusion", *parts]:
-        assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -576,12 +569,10 @@ def test_target_modules_that_match(tmp_path, target_modules, count):
 
 
 def test_adapters_that_cannot_be_trained(tmp_path):
-    with pytest.raises(TypeError, match="`peft_config` .*got dict"):
-        make_trainer(tmp_path, peft_config={"r": 4})
     for config, message in [
-        (PromptTuningConfig(num_virtual_tokens=2), "`peft_config` is a PromptTuningConfig: prompt learning puts"),
+        (PromptTuningConfig(num_virtual_tokens=2), "PromptTuningConfig puts virtual tokens"),
         (lora(init_lora_weights="pissa"), "With `init_lora_weights='pissa'` PEFT changes"),
-        (lora(bias="lora_only"), "`bias=.lora_only.`, which trains biases of the model"),
+        (lora(bias="lora_only"), "`bias=.lora_only.` of `peft_config` would change the model"),
     ]:
         with pytest.raises(ValueError, match=message):
             make_trainer(tmp_path, peft_config=config)

@@ -46,11 +46,6 @@ def prepare_student(
             f"{type(base).__name__} with a causal past keeps its weights: only an adapter on its masks is trained. "
             "Pass `peft_config=LoraConfig(...)`, or `--use_peft`."
         )
-    elif any(weight.requires_grad and weight.dtype.itemsize == 2 for weight in model.parameters()):
-        logger.warning(
-            "The weights that are trained are in half precision, which rounds most small updates away. Load the model "
-            "with `dtype=torch.float32` and set `bf16=True`, or train an adapter."
-        )
     if model is not base and model.active_adapters[0] != "default":
         # PEFT would save it in a sub-folder of its name, where nothing looks for it.
         raise ValueError(f"The adapter to train must be named 'default', got {model.active_adapters[0]!r}.")
@@ -93,10 +88,8 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
     frozen), `"all-linear"` for other classes. `task_type` becomes `None`, because PEFT has no type for masked language
     models and its other types change how `generate` is called.
     """
-    from peft import PeftConfig, PeftModel, get_peft_model
+    from peft import PeftModel, get_peft_model
 
-    if not isinstance(peft_config, PeftConfig):
-        raise TypeError(f"`peft_config` must be a `peft.PeftConfig`, as LoRA's is, got {type(peft_config).__name__}.")
     if isinstance(model, PeftModel) or has_adapter(model):
         raise ValueError(
             "`peft_config` was passed with a model that has an adapter already. Pass `peft_config=None` to train that "
@@ -105,76 +98,57 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
         )
     if peft_config.is_prompt_learning:
         raise ValueError(
-            f"`peft_config` is a {type(peft_config).__name__}: prompt learning puts virtual tokens before the prompt, "
-            "which decoding knows nothing of. Use an adapter of the weights, such as `LoraConfig`."
+            f"{type(peft_config).__name__} puts virtual tokens before the prompt, which decoding does not support. "
+            "Use an adapter of the weights, such as `LoraConfig`."
         )
     check_start(peft_config)
-    if getattr(peft_config, "bias", "none") != "none":
-        raise ValueError(
-            f"`peft_config` has `bias={peft_config.bias!r}`, which trains biases of the model itself, for other "
-            "adapters, too. Leave it out, or train biases of the adapter (`LoraConfig(lora_bias=True)`)."
-        )
-    if not model.config.name_or_path:
-        logger.warning(
-            "The model has no name, as after `merge_and_unload`, so the adapter will not say what it belongs to. Save "
-            "the model, and load that folder."
-        )
     peft_config = copy.deepcopy(peft_config)
+    # Not every method has all of these settings.
+    changes_base = {"bias": getattr(peft_config, "bias", "none") != "none"}
     if getattr(model, "is_autoregressive", False):
         if not hasattr(peft_config, "alora_invocation_tokens") or peft_config.use_dora:
             raise ValueError(
                 f"`peft_config` must be a plain `LoraConfig` for a model with a causal past, whose adapter acts on "
                 f"masks only, got a {type(peft_config).__name__}."
             )
-        _check_base_is_kept(peft_config, model.config.mask_token_id)
+        changes_base |= _changes_answers(peft_config, model.config.mask_token_id)
         peft_config.alora_invocation_tokens = [model.config.mask_token_id]
+    for name, is_changed in changes_base.items():
+        if is_changed:
+            raise ValueError(
+                f"`{name}={getattr(peft_config, name)!r}` of `peft_config` would change the model without the adapter "
+                "(with a causal past, what is not a mask). Leave it out."
+            )
     if peft_config.task_type is not None:
         logger.warning(f"`task_type={peft_config.task_type}` of `peft_config` is replaced by `None`.")
         peft_config.task_type = None
-    # Not every method has target modules.
     if hasattr(peft_config, "target_modules"):
-        if peft_config.target_modules is None:
-            peft_config.target_modules = getattr(model, "target_modules", "all-linear")
-        if isinstance(peft_config.target_modules, str) and peft_config.target_modules.isidentifier():
-            # A name as text, which PEFT would read as a pattern of whole paths.
-            peft_config.target_modules = [peft_config.target_modules]
+        targets = peft_config.target_modules or getattr(model, "target_modules", "all-linear")
+        # A name as text PEFT would read as a pattern of whole paths.
+        is_name = isinstance(targets, str) and targets.isidentifier()
+        peft_config.target_modules = [targets] if is_name else targets
         _check_target_modules(model, peft_config.target_modules)
     return get_peft_model(model, peft_config)
 
 
-def _check_base_is_kept(peft_config: "PeftConfig", mask_token_id: int) -> None:
-    """Raises a `ValueError` for settings by which an adapter on masks would change the answers that it speeds up."""
+def _changes_answers(peft_config: "PeftConfig", mask_token_id: int) -> dict[str, bool]:
+    """Returns the settings by which an adapter on masks would change the answers that it speeds up."""
     targets, tokens = peft_config.target_modules or [], peft_config.trainable_token_indices or []
     targets = [targets] if isinstance(targets, str) else targets
     tokens = sum(tokens.values(), []) if isinstance(tokens, dict) else tokens
-    for name, changes_base in (
-        ("modules_to_save", bool(peft_config.modules_to_save)),
-        ("trainable_token_indices", not set(tokens) <= {mask_token_id}),
-        ("target_modules", any(re.fullmatch(target, "lm_head") for target in targets)),
-    ):
-        if changes_base:
-            raise ValueError(
-                f"`{name}={getattr(peft_config, name)!r}` of `peft_config` would change the model's own answers, and "
-                "the adapter of a model with a causal past acts on masks only. Leave it out."
-            )
+    return {
+        "modules_to_save": bool(peft_config.modules_to_save),
+        "trainable_token_indices": not set(tokens) <= {mask_token_id},
+        "target_modules": any(re.fullmatch(target, "lm_head") for target in targets),
+    }
 
 
 def _check_target_modules(model: nn.Module, targets: list[str] | set[str] | str) -> None:
-    """Raises a `ValueError` if a name (or the regular expression) in `targets` matches no module of `model`.
-
-    PEFT is content if any name matches, so one that is misspelt would silently get no adapter.
-    """
-    if targets == "all-linear":
-        return
-    modules = dict(model.named_modules())
-    if isinstance(targets, str):
-        patterns = {targets: targets}
-    else:
-        patterns = {name: rf"(.*\.)?{re.escape(name)}" for name in sorted(targets)}
-    unmatched = [name for name, pattern in patterns.items() if not any(re.fullmatch(pattern, m) for m in modules)]
-    if unmatched:
-        linear = sorted({name.rpartition(".")[2] for name, module in modules.items() if isinstance(module, nn.Linear)})
+    """Raises a `ValueError` if one of several names matches no module: PEFT is content if any does."""
+    paths = [f".{path}" for path, _ in model.named_modules()]
+    names = [] if isinstance(targets, str) else sorted(targets)
+    if unmatched := [name for name in names if not any(path.endswith(f".{name}") for path in paths)]:
         raise ValueError(
-            f"`target_modules` must name modules of {type(model).__name__}, but {unmatched} match none. Its linear "
-            f"layers are {linear}; or leave `target_modules=None` to adapt all of the attention and of dense MLPs."
+            f"`target_modules` must name modules of {type(model).__name__}, but {unmatched} match none. Leave "
+            "`target_modules=None` to adapt all linear layers of the attention and of dense MLPs."
         )
