@@ -27,7 +27,6 @@ from hf_dparallel.hub.card import make_card
 from hf_dparallel.inspection.play import Pair
 from hf_dparallel.serving.api import ServedModel
 from hf_dparallel_cli import main
-from hf_dparallel_cli.serve import load_adapters
 
 from .helpers import lora, make_llada, refuses, write_jsonl
 from .serving.helpers import running
@@ -125,9 +124,7 @@ def test_python_and_the_harness_ask_it_so_too(student, rendered):
         lambda: evaluate_decoding(model, tokenizer, dataset, reward, given),
         lambda: Answerer(model, tokenizer, given),
         lambda: DiffusionHarnessLM(model, tokenizer=tokenizer, chat_template_args=thinking),
-        lambda: load_adapters(
-            ServedModel("m", model, tokenizer, DiffusionGenerationConfig(chat_template_kwargs=thinking)), {}
-        ),
+        lambda: ServedModel("m", model, tokenizer, DiffusionGenerationConfig(chat_template_kwargs=thinking)),
     ):
         with refuses("chat_template_kwargs"):
             contradiction()

@@ -52,11 +52,11 @@ def test_serves_until_it_is_told_to_stop(serve, checkpoint, stop):
     def ask(url):
         with openai.OpenAI(base_url=url, api_key="secret", max_retries=8) as client:
             messages = [{"role": "user", "content": "5 6"}]
-            answers.append(client.chat.completions.create(model="tiny", messages=messages))
+            answers.append(client.chat.completions.create(model=checkpoint, messages=messages))
         os.kill(os.getpid(), stop)
 
     answers: list = []
-    code, log = serve(ask, "--served_model_name", "tiny", "--api_key", "secret")
+    code, log = serve(ask, "--api_key", "secret")
     assert code == 0 and '"POST /v1/chat/completions HTTP/1.1" 200' in log
     assert (answers[0].choices[0].message.content, answers[0].usage.nfe) == answer(checkpoint, "5 6")
 
@@ -66,7 +66,8 @@ def test_it_ends_when_the_decoding_has_failed(serve, monkeypatch):
         raise OverflowError("unforeseen")
 
     def ask(url):
-        answers.append(httpx.post(f"{url}/completions", json={"prompt": "5 6"}, timeout=60).status_code)
+        chat = {"messages": [{"role": "user", "content": "5 6"}]}
+        answers.append(httpx.post(f"{url}/chat/completions", json=chat, timeout=60).status_code)
 
     answers: list[int] = []
     monkeypatch.setattr("hf_dparallel.serving.engine.Engine._run_pass", fail)
@@ -78,9 +79,7 @@ def test_an_address_that_is_in_use_is_said_before_the_model_is_loaded(hf):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         code, _, err = hf("serve", "./missing", "--port", port)
-    assert code == 1 and f"`host=127.0.0.1`, `port={port}` cannot be listened on: " in err
-    code, _, err = hf("serve", "./missing", "--host", "192.0.2.1", "--port", "0")
-    assert code == 1 and "cannot be listened on: " in err
+    assert code == 1 and f"Address already in use (while attempting to bind on address ('127.0.0.1', {port}))" in err
 
 
 @pytest.mark.parametrize("flags", [(), ("--no_browser",)])
@@ -101,14 +100,6 @@ def test_a_server_for_everyone_without_key_warns(hf, monkeypatch):
     assert "Set --api_key" not in hf("serve", "./missing", "--port", "0", "--host", "0.0.0.0")[2]
 
 
-@pytest.mark.parametrize("key", ["", " ", "k\n"])
-def test_a_key_that_no_client_could_send_is_refused(hf, monkeypatch, key):
-    code, _, err = hf("serve", "./missing", "--port", "0", "--api_key", key)
-    assert code == 2 and "`api_key`" in err and "is empty or has white space" in err
-    monkeypatch.setenv("HF_DPARALLEL_API_KEY", key)
-    assert hf("serve", "./missing", "--port", "0")[0] == 2
-
-
 def test_without_the_extra_it_says_how_to_get_it(hf, monkeypatch):
     monkeypatch.setattr("hf_dparallel.environment.find_spec", lambda name: None)
     code, _, err = hf("serve", "./missing")
@@ -118,6 +109,7 @@ def test_without_the_extra_it_says_how_to_get_it(hf, monkeypatch):
 # Several adapters on one set of weights: each answers as if it were alone, with a recipe of its own.
 
 
+CHAT = [{"role": "user", "content": "5 6 7"}]
 RECIPES = {"a": {"entropy_threshold": 1.0}, "b": {"confidence_threshold": 0.3}}
 
 
@@ -138,7 +130,7 @@ def adapters(tmp_path_factory) -> dict[str, str]:
 def models(adapters) -> dict[str, ServedModel]:
     """Two adapters and the model."""
     config = DiffusionGenerationConfig(max_new_tokens=16, block_length=8)
-    return load_adapters(ServedModel("base", make_llada().double(), make_tokenizer(), config), adapters)
+    return load_adapters(make_llada().double(), make_tokenizer(), config, adapters | {"base": None})
 
 
 def alone(path: str | None) -> str:
@@ -146,13 +138,15 @@ def alone(path: str | None) -> str:
     model = make_llada().double()
     if path is not None:
         model.load_adapter(path)
-    tokens = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=16, block_length=8)[0, 3:]
+    inputs = make_tokenizer().apply_chat_template(CHAT, add_generation_prompt=True, return_tensors="pt")
+    tokens = model.generate(**inputs, max_new_tokens=16, block_length=8)[0, inputs["input_ids"].shape[1] :]
     return make_tokenizer().decode(tokens, skip_special_tokens=True)
 
 
 def ask(url: str, model: str | None) -> str:
-    body = {"prompt": [5, 6, 7]} | ({"model": model} if model else {})
-    return httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()["choices"][0]["text"]
+    body = {"messages": CHAT} | ({"model": model} if model else {})
+    answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
+    return answer["choices"][0]["message"]["content"]
 
 
 def test_each_name_answers_as_if_it_were_alone(adapters, models):
@@ -171,12 +165,9 @@ def test_each_name_answers_as_if_it_were_alone(adapters, models):
     assert models["base"].generation_config.denoising_steps == 16
 
 
-def test_names(tmp_path):
-    folder = tmp_path / "lr=1e-4"
-    folder.mkdir()
+def test_names():
     for adapters, expected in (
-        (["x=user/a", "user/b", "./c=d"], {"x": "user/a", "user/b": "user/b", "./c": "d"}),
-        ([str(folder), f"x={folder}"], {str(folder): str(folder), "x": str(folder)}),
+        (["x=user/a", "user/b", "y=./lr=1e-4"], {"x": "user/a", "user/b": "user/b", "y": "./lr=1e-4"}),
         ([], {}),
     ):
         assert read_names(adapters, "m") == expected

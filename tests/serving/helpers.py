@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import httpx
 import openai
 import torch
+import uvicorn
 
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.serving.api import Server, make_app
+from hf_dparallel.serving.api import make_app
 from hf_dparallel.serving.engine import Engine, Prompt
 
 from ..helpers import make_llada
@@ -29,11 +30,11 @@ def make(make_model, tokenizer):
 
 
 @contextlib.contextmanager
-def running(served, models=None, num_slots=16, max_waiting=128, grace_seconds=30.0, **settings):
+def running(served, models=None, num_slots=16, max_waiting=128, **settings):
     """Runs a server; yields its URL, `post` and `client` for requests, the engine and the uvicorn server."""
     engine = Engine(served.model, num_slots, max_waiting)
     app = make_app(models or {served.name: served}, engine, **settings)
-    server = Server(app, engine, grace_seconds, port=0, log_level="warning")
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -42,7 +43,7 @@ def running(served, models=None, num_slots=16, max_waiting=128, grace_seconds=30
         url = "http://{}:{}".format(*address)
         yield SimpleNamespace(
             url=url,
-            post=lambda body, path="chat/completions": httpx.post(f"{url}/v1/{path}", json=body, timeout=60),
+            post=lambda body: httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60),
             client=lambda key="none": openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0),
             connect=lambda: socket.create_connection(address),
             engine=engine,
@@ -123,8 +124,15 @@ def make_prompt(model, ids, max_tokens=16, seed=0, **settings) -> Prompt:
     return Prompt(torch.tensor(ids), config, max_tokens, seed, listener=Listener())
 
 
+def submit(engine, *prompts: Prompt) -> None:
+    """Submits prompts at once: the decoding thread does not wake between them."""
+    with engine._changed:
+        for prompt in prompts:
+            engine.submit(prompt)
+
+
 def ask(engine, prompts: list[Prompt]) -> list[Listener]:
-    engine.submit(prompts)
+    submit(engine, *prompts)
     for prompt in prompts:
         assert prompt.listener.ended.wait(30)
     return [prompt.listener for prompt in prompts]

@@ -2,9 +2,7 @@
 """The server as its clients see it: the openai client, curl, many at a time, and those that misbehave."""
 
 import asyncio
-import contextlib
 import dataclasses
-import http.client
 import json
 import threading
 import time
@@ -83,31 +81,6 @@ def test_extra_body_stop_and_max_tokens(served, client, expected):
     assert short.choices[0].finish_reason == "length" and short.usage.completion_tokens == 4
 
 
-def test_several_answers_to_one_prompt(served, client, expected):
-    drawn = client.chat.completions.create(**chat(PROBLEMS[0]), temperature=2.0, seed=5, n=2)
-    texts = [
-        alone(served, PROBLEMS[0], temperature=2.0, generator=torch.Generator().manual_seed(seed))[0]
-        for seed in (5, 6)
-    ]
-    assert [choice.message.content for choice in drawn.choices] == texts and texts[0] != texts[1]
-    assert [choice.index for choice in drawn.choices] == [0, 1] and drawn.usage.prompt_tokens == expected[1]
-
-
-def test_text_completions_of_several_prompts(served, client, expected):
-    tokenizer = served.tokenizer
-    prompts = [tokenizer.apply_chat_template(chat(problem)["messages"], add_generation_prompt=True, tokenize=False)
-               for problem in PROBLEMS[:3]]  # fmt: skip
-    answer = client.completions.create(model="demo", prompt=prompts)
-    assert answer.choices[0].text == expected[0] and answer.object == "text_completion"
-    assert [choice.index for choice in answer.choices] == [0, 1, 2]
-    texts = ["", "", ""]
-    for chunk in client.completions.create(model="demo", prompt=prompts, stream=True):
-        texts[chunk.choices[0].index] += chunk.choices[0].text
-    assert texts == [choice.text for choice in answer.choices]
-    ids = client.completions.create(model="demo", prompt=tokenizer(prompts[0])["input_ids"])
-    assert ids.choices[0].text == expected[0]
-
-
 def test_logprobs(expected, client):
     text, _, num_tokens, *_ = expected
     asked = chat(PROBLEMS[0]) | {"logprobs": True, "top_logprobs": 2}
@@ -168,10 +141,9 @@ def test_a_client_that_disconnects_frees_its_slot(served, stream):
                 connection.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
                 wait_for(lambda number=number: engine.num_prompts == number)
             wait_for(lambda: (engine.num_active, engine.num_waiting) == (1, 1))
-        wait_for(lambda: len(engine._given_up) == 2)
         gate.open.set()
         wait_for(lambda: (engine.num_active, engine.num_waiting) == (0, 0))
-        # The second never ran, and the first did not run to its end.
+        # Neither ran to its end.
         assert engine.num_passes < 5
         assert server.post(chat(PROBLEMS[0])).status_code == 200
 
@@ -194,8 +166,6 @@ def test_overload_is_429_and_passes(served):
             gate.open.set()
             wait_for(lambda: len(answers) == 2)
             assert client.chat.completions.create(**chat(PROBLEMS[0])).choices == answers[0].choices
-        too_many = server.post({"prompt": ["Mia"] * 3}, "completions")
-        assert too_many.status_code == 400 and "Ask for at most 1" in too_many.json()["error"]["message"]
 
 
 def test_api_key(served):
@@ -218,7 +188,7 @@ def test_errors_have_the_form_of_openai(client):
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(**chat("x"), presence_penalty=1)
     assert refused.value.body == {
-        "message": "`presence_penalty=1` is not supported. Leave it out.",
+        "message": "`presence_penalty`: not supported, leave it out, got 1.",
         "type": "invalid_request_error",
         "param": "presence_penalty",
         "code": None,
@@ -248,24 +218,9 @@ def test_bodies_that_are_refused(server, content, content_type, status, message)
     assert answer.status_code == status and message in answer.json()["error"]["message"]
 
 
-def test_a_client_that_sends_its_whole_body_first_is_told_that_it_is_too_long(server):
-    address = server.url.removeprefix("http://")
-    connection = http.client.HTTPConnection(address)
-    with contextlib.closing(connection):
-        connection.request("POST", "/v1/completions", b" " * 2**24, {"Content-Type": "application/json"})
-        assert connection.getresponse().status == 413
-
-
-def test_a_request_of_two_lengths_is_refused_and_closed(server):
-    """A proxy before the server may read the other one, and its rest as a further request (RFC 9112, 6.1)."""
-    head = b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-    with server.connect() as connection:
-        connection.sendall(head + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        answer = b"".join(iter(lambda: connection.recv(2**16), b""))
-    assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
-
-
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/nothing", 404), ("GET", "/v1/completions", 405)])
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405)]
+)
 def test_unknown_paths(server, method, path, status):
     answer = httpx.request(method, f"{server.url}{path}")
     assert answer.status_code == status and "The endpoints are /v1/chat" in answer.json()["error"]["message"]
@@ -319,24 +274,11 @@ def longest_wait(server, url: str, content: bytes) -> float:
     return longest
 
 
-def test_answers_that_are_not_finished_at_the_end_say_so(served):
-    with running(served, grace_seconds=0.2) as server, Gate(served.model) as gate:
-        body = chat(PROBLEMS[0]) | {"stream": True}
-        with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=30) as stream:
-            wait_for(lambda: server.engine.num_active)
-            server.server.should_exit = True
-            wait_for(lambda: not server.engine.is_alive)
-            gate.open.set()
-            events = list(filter(None, stream.iter_lines()))
-    assert json.loads(events[-1].removeprefix("data: "))["error"]["message"] == "The server is shutting down."
-
-
 def test_health_and_shutdown(served):
     with running(served, num_slots=2) as server:
         server.post(chat(PROBLEMS[1]))
         health = httpx.get(f"{server.url}/health").json()
-        assert (health["status"], health["slots"], health["active"], health["prompts"]) == ("ok", 2, 0, 1)
-        assert health["tokens"] > 10 and health["passes"] > 1
+        assert health == {"status": "ok", "active": 0, "waiting": 0}
         server.engine.close()
         assert httpx.get(f"{server.url}/health").status_code == 503
         answer = server.post(chat("x"))

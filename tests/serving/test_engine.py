@@ -11,7 +11,7 @@ from hf_dparallel.serving import engine as engine_module
 from hf_dparallel.serving.engine import Engine, RequestError
 
 from ..helpers import make_llada, make_sdar
-from .helpers import Gate, ask, ask_once, make_prompt, wait_for
+from .helpers import Gate, ask, ask_once, make_prompt, submit, wait_for
 
 
 @pytest.fixture
@@ -55,7 +55,6 @@ def test_answers_are_those_of_each_prompt_alone(make_model, cache):
         assert answer.tokens == new_tokens[:end] and answer.nfe == alone.nfe.item()
         assert answer.finish_reason == ("stop" if 5 in new_tokens else "length") and answer.error is None
     assert engine.num_active == engine.num_waiting == 0 and engine.num_prompts == 9
-    assert engine.num_tokens == sum(len(prompt.listener.tokens) for prompt in prompts)
     engine.close()
 
 
@@ -108,9 +107,9 @@ def test_max_tokens_gives_the_beginning_of_the_answer_and_frees_the_slot(model, 
 def test_requests_with_the_same_settings_share_passes_and_slots_are_refilled(model, make_engine):
     gate, engine = Gate(model), make_engine(num_slots=3)
     prompts = [make_prompt(model, [n, 3], stop_at_eos=False) for n in range(6, 12)]
-    engine.submit(prompts[:1])
+    submit(engine, prompts[0])
     wait_for(lambda: gate.rows)
-    engine.submit(prompts[1:])
+    submit(engine, *prompts[1:])
     gate.open.set()
     assert all(prompt.listener.ended.wait(30) for prompt in prompts)
     assert gate.rows[0] == 1 and gate.rows[1] == 3 and max(gate.rows) == 3
@@ -121,8 +120,7 @@ def test_requests_with_the_same_settings_share_passes_and_slots_are_refilled(mod
 def test_groups_with_different_settings_take_turns(model, make_engine):
     gate, engine = Gate(model), make_engine(num_slots=5)
     prompts = [make_prompt(model, [n, 3], entropy_threshold=float(n > 8)) for n in range(6, 11)]
-    prompts[0].config.calibration = {"accuracy": 0.9}  # a record, which makes no group
-    engine.submit(prompts)
+    submit(engine, *prompts)
     gate.open.set()
     assert all(prompt.listener.ended.wait(30) for prompt in prompts)
     assert gate.rows[:4] == [3, 2, 3, 2]
@@ -131,39 +129,38 @@ def test_groups_with_different_settings_take_turns(model, make_engine):
 def test_giving_up_frees_slots_and_places_in_the_queue(model, make_engine):
     gate, engine = Gate(model), make_engine(num_slots=2, max_waiting=2)
     prompts = [make_prompt(model, [n, 3]) for n in range(6, 10)]
-    engine.submit(prompts)
+    submit(engine, *prompts)
     wait_for(lambda: gate.rows)
     assert (engine.num_active, engine.num_waiting) == (2, 2)
-    engine.give_up([prompts[0], prompts[2]])
+    prompts[0].is_given_up = prompts[2].is_given_up = True
     gate.open.set()
     assert all(prompts[n].listener.ended.wait(30) for n in (1, 3))
     wait_for(lambda: engine.num_active == engine.num_waiting == 0)
     assert not prompts[0].listener.ended.is_set() and not prompts[2].listener.ended.is_set()
     assert gate.rows[1] == 2  # the fourth has taken the place of the first
-    engine.give_up(prompts)  # as a server does at the end of every request
     assert ask(engine, [make_prompt(model, [6, 3])])[0].finish_reason
 
 
 def test_giving_up_a_prompt_before_the_first_pass_of_its_settings(model, make_engine):
     gate, engine = Gate(model), make_engine()
     first, second = make_prompt(model, [6, 3]), make_prompt(model, [7, 3], entropy_threshold=0.5)
-    engine.submit([first, second])
+    submit(engine, first, second)
     wait_for(lambda: gate.rows)
-    engine.give_up([second])
+    second.is_given_up = True
     gate.open.set()
     assert first.listener.ended.wait(30) and first.listener.error is None
     assert engine.is_alive and ask(engine, [make_prompt(model, [7, 3])])[0].finish_reason
 
 
-def test_overload_is_refused_as_a_whole_and_passes(model, make_engine):
+def test_overload_is_refused_and_passes(model, make_engine):
     gate, engine = Gate(model), make_engine(num_slots=1, max_waiting=1)
     first = make_prompt(model, [6, 3])
-    engine.submit([first])
+    engine.submit(first)
     wait_for(lambda: gate.rows)
-    with pytest.raises(RequestError, match="0 of at most 1 wait"):
-        engine.submit([make_prompt(model, [7, 3]), make_prompt(model, [8, 3])])
     second = make_prompt(model, [7, 3])
-    engine.submit([second])
+    engine.submit(second)
+    with pytest.raises(RequestError, match="1 of at most 1 wait"):
+        engine.submit(make_prompt(model, [8, 3]))
     gate.open.set()
     assert first.listener.ended.wait(30) and second.listener.ended.wait(30)
     assert ask(engine, [make_prompt(model, [7, 3]), make_prompt(model, [8, 3])])[1].finish_reason
@@ -174,9 +171,9 @@ def test_a_burst_on_an_idle_engine_fills_all_slots(model, make_engine):
     prompts = [make_prompt(model, [n, 3]) for n in range(6, 10)]
     with engine._changed:  # the thread does not wake between the requests
         for prompt in prompts:
-            engine.submit([prompt])
+            engine.submit(prompt)
         with pytest.raises(RequestError, match="4 of at most 0 wait"):
-            engine.submit([make_prompt(model, [10, 3])])
+            engine.submit(make_prompt(model, [10, 3]))
     gate.open.set()
     assert all(prompt.listener.ended.wait(30) for prompt in prompts)
 
@@ -212,8 +209,8 @@ def test_a_prompt_that_does_not_fit_into_memory_ends_alone(make_model, cache, ca
     first, *others, bad = (make_prompt(model, [n, 3], **settings) for n in (6, 7, 8, 9))
     listener = first.listener
     # A token has come, so the others enter while it is under way.
-    first.listener = lambda told: (listener(told), told.nfe == 4 and engine.submit([others[0], bad, others[1]]))
-    engine.submit([first])
+    first.listener = lambda told: (listener(told), told.nfe == 4 and submit(engine, others[0], bad, others[1]))
+    engine.submit(first)
     assert listener.ended.wait(60) and all(each.listener.ended.wait(60) for each in (*others, bad))
     hook.remove()
     engine.close()
@@ -222,24 +219,6 @@ def test_a_prompt_that_does_not_fit_into_memory_ends_alone(make_model, cache, ca
         assert told.error is None and told.finish_reason
         # The other cache is an approximation, which is computed anew after the failure.
         assert cache == "dual" or (told.tokens, told.nfe) == (alone.tokens, alone.nfe)
-
-
-def test_requests_take_turns_for_slots(model, make_engine):
-    """However many prompts one has; and none may fill the queue."""
-    gate, engine = Gate(model), make_engine(num_slots=2, max_waiting=10)
-    many = [make_prompt(model, [n, 3], stop_at_eos=False) for n in range(6, 13)]
-    few = [make_prompt(model, [n, 3], stop_at_eos=False) for n in (20, 21)]
-    order = []
-    for name, prompts in (("many", many), ("few", few)):
-        for prompt in prompts:
-            prompt.listener = lambda told, name=name: told.is_last and order.append(name)
-    assert engine.max_prompts == 7
-    engine.submit(many)
-    wait_for(lambda: gate.rows)
-    engine.submit(few)
-    gate.open.set()
-    wait_for(lambda: len(order) == 9)
-    assert order[:6].count("few") == 2
 
 
 def test_a_prompt_that_cannot_be_decoded_ends_alone(model, make_engine, monkeypatch, caplog):
@@ -283,7 +262,7 @@ def test_nan_ends_its_own_request_only(model, make_engine):
 def test_closing_ends_what_is_under_way(model, make_engine):
     gate, engine = Gate(model), make_engine(num_slots=1)
     prompts = [make_prompt(model, [6, 3]), make_prompt(model, [7, 3])]
-    engine.submit(prompts)
+    submit(engine, *prompts)
     wait_for(lambda: gate.rows)
     closing = threading.Thread(target=engine.close)
     closing.start()
@@ -292,4 +271,4 @@ def test_closing_ends_what_is_under_way(model, make_engine):
     assert [prompt.listener.error.status for prompt in prompts] == [503, 503]
     assert not engine.is_alive
     with pytest.raises(RequestError, match="The server is shutting down."):
-        engine.submit([make_prompt(model, [6, 3])])
+        engine.submit(make_prompt(model, [6, 3]))

@@ -16,7 +16,7 @@ from .helpers import running
 NUMBERS = (0, 1, 2, 7, 32, 48, 64, -1, 0.5, 1.5, 1e-300, 1e400, -1e400, float("nan"), 2**31, 2**53, 2**64, 10**309)
 TEXTS = ("", "a", "Mia has 14 pens .", "<|mdm_mask|>", "<|eot_id|>system", "\ud800", "\0", "é漢😀", "a" * 5000)
 OTHERS = ("dual", "prefix", None, True, False, [], {}, [1], [[1]], ["a"], {"a": 1}, [None], [[]] * 9)
-NAMES = ("messages", "prompt", "model", "max_tokens", "max_completion_tokens", "stop", "stream", "stream_options")
+NAMES = ("messages", "model", "max_tokens", "max_completion_tokens", "stop", "stream", "stream_options")
 NUMBERED = ("seed", "n", "logprobs", "top_logprobs")
 TYPES = ("object", "object", "array", "string", "integer", "number", "boolean", "null", ["string", "null"], "any")
 LIMITS = ("minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum", "multipleOf", "minProperties")
@@ -55,15 +55,12 @@ def random_schema(rng: random.Random, depth: int = 3):
     return random_value(rng) if rng.random() < 0.05 else {name: values[name] for name in ("type", *names)}
 
 
-def random_body(rng: random.Random, path: str) -> bytes:
+def random_body(rng: random.Random) -> bytes:
     """A request that could be answered, and in it up to four fields that hold anything."""
     body = {"max_tokens": rng.choice((1, 5, 40))}
     form = {"type": "json_schema", "schema": random_schema(rng)} if rng.random() < 0.5 else {"type": "text"}
-    if path == "chat/completions":
-        body["messages"] = [random_message(rng) for _ in range(rng.randrange(4))]
-        body["response_format"] = {"type": form.pop("type"), "json_schema": form} if len(form) > 1 else form
-    else:
-        body["prompt"] = rng.choice(("Mia has", ["Mia", "Ben"], [17, 18], [[17], [18]], random_value(rng)))
+    body["messages"] = [random_message(rng) for _ in range(rng.randrange(4))]
+    body["response_format"] = {"type": form.pop("type"), "json_schema": form} if len(form) > 1 else form
     for name in rng.choices((*NAMES, *NUMBERED, *UNSUPPORTED, *SETTINGS), k=rng.randrange(5)):
         body[name] = random_value(rng)
     content = json.dumps(body).encode()
@@ -72,9 +69,8 @@ def random_body(rng: random.Random, path: str) -> bytes:
 
 def answer_status(url: str, seed: int) -> int:
     rng = random.Random(seed)
-    path = rng.choice(("chat/completions", "chat/completions", "completions"))
     headers = {"Content-Type": "application/json"}
-    response = httpx.post(f"{url}/v1/{path}", content=random_body(rng, path), headers=headers, timeout=300)
+    response = httpx.post(f"{url}/v1/chat/completions", content=random_body(rng), headers=headers, timeout=300)
     if "text/event-stream" in response.headers["content-type"]:
         events = response.text.strip().split("\n\n")
         assert events[-1] == "data: [DONE]" or "error" in events[-1], seed

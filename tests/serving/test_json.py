@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from hf_dparallel.serving.api import ChatBody, Completion
+from hf_dparallel.serving.api import Completion
 from hf_dparallel.serving.engine import RequestError
 from hf_dparallel.serving.json import JsonAnswer, compile_schema
 
@@ -38,7 +38,7 @@ SCHEMA = {
 
 
 def answer_of(schema: dict, tokenizer) -> JsonAnswer:
-    return compile_schema(schema, None, tokenizer, len(tokenizer), [tokenizer.eos_token_id])
+    return compile_schema(schema, tokenizer, len(tokenizer), [tokenizer.eos_token_id])
 
 
 def check(text: str) -> None:
@@ -81,7 +81,7 @@ def test_answers_are_valid_beside_others(tokenizer, make_model, settings):
 def test_each_token_is_the_likeliest_that_fits(served_json, tokenizer):
     """Oracle: one token after the other, from all of the vocabulary."""
     model, prompt, mask, eos = served_json.model, [30, 31, 32], tokenizer.mask_token_id, tokenizer.eos_token_id
-    matcher = compile_schema(SCHEMA, None, tokenizer, len(tokenizer), [eos]).matcher
+    matcher = compile_schema(SCHEMA, tokenizer, len(tokenizer), [eos]).matcher
     expected = matcher.compute_ff_tokens()
     assert tokenizer.decode(expected) == '{"what":' and matcher.consume_tokens(expected)
     num_passes = 0
@@ -184,7 +184,7 @@ def test_clients_get_any_object(json_server, served_json, tokenizer):
         (answer,) = client.chat.completions.create(**asked).choices
         # The tiny model never comes to the end of its first key.
         assert answer.message.content.startswith('{"') and answer.finish_reason == "length"
-    schema = Completion(ChatBody, asked, served_json, 9).prompts[0].json
+    schema = Completion(asked, served_json).prompt.json
     ids = tokenizer('{"a": {"b": [1, null]}}')["input_ids"]
     eos = tokenizer.eos_token_id
     assert schema.commit([*ids, eos], torch.zeros(9)) == ([*ids, eos], [])
@@ -214,7 +214,7 @@ def nested(depth: int) -> dict:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"response_format": {"type": "json"}}, "response_format.type"),
+        ({"response_format": {"type": "json"}}, "response_format"),
         ({"response_format": {"type": "json_object", "json_schema": {"schema": {}}}}, "response_format"),
         ({"response_format": {"type": "text", "json_schema": {"schema": {}}}}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
@@ -238,14 +238,14 @@ def nested(depth: int) -> dict:
 def test_what_cannot_be_answered_is_refused(served_json, fields, param):
     body = {"messages": [{"role": "user", "content": "x"}]} | fields
     with pytest.raises(RequestError) as refused:
-        Completion(ChatBody, body, served_json, 9)
+        Completion(body, served_json)
     assert (refused.value.param, refused.value.status) == (param, 400)
 
 
 def test_the_setting_that_revises_tokens_is_named(served_json):
     body = {"messages": [{"role": "user", "content": "x"}], "revocation_threshold": 0.5} | json_schema(type="null")
     with pytest.raises(RequestError, match="revise no tokens. Send `revocation_threshold=0.0`"):
-        Completion(ChatBody, body, served_json, 9)
+        Completion(body, served_json)
 
 
 @pytest.mark.parametrize(
@@ -283,5 +283,5 @@ def test_no_schema_takes_long(served_json, tokenizer, value):
 def test_a_tokenizer_of_words_is_refused(served):
     body = {"messages": [{"role": "user", "content": "x"}]} | json_schema(type="null")
     with pytest.raises(RequestError, match="tokenizer") as refused:
-        Completion(ChatBody, body, served, 9)
+        Completion(body, served)
     assert refused.value.param == "response_format"

@@ -19,6 +19,8 @@ def feed(answer: IncrementalText, tokens: list[int], cuts: list[int]) -> list[st
         answer.add(tokens[start:end], is_last=end == edges[-1] and start == edges[-2])
         parts.append(answer.text[length:])
         length = len(answer.text)
+        if answer.is_stopped:
+            break
     return parts
 
 

@@ -7,9 +7,8 @@ import re
 import openai
 import pytest
 
-from hf_dparallel.serving.api import ChatBody, Choice, Completion
+from hf_dparallel.serving.api import Completion
 from hf_dparallel.serving.engine import Progress, RequestError
-from hf_dparallel.serving.text import IncrementalText, encode_chat
 
 
 PRICE = {"$ref": "#/$defs/price"}
@@ -70,14 +69,15 @@ def test_calls_that_must_come(json_server):
             client.chat.completions.create(**asked, tools=TOOLS)
 
 
-def answer_to(text: str, tokenizer) -> tuple[str, list, list]:
+def answer_to(text: str, served) -> tuple[str, list, list]:
     """What is told of an answer that comes token by token: its content, its calls and its ends."""
-    ids, choice = tokenizer(text)["input_ids"], Choice(0, IncrementalText(tokenizer))
+    ids, choice = served.tokenizer(text)["input_ids"], Completion({"messages": MESSAGES}, served)
+    choice._tools = TOOLS
     parts, ends = [], []
     for number, token_id in enumerate([*ids, None]):
         is_end = token_id is None
         progress = Progress([] if is_end else [token_id], number, "stop" if is_end else None)
-        parts.append(choice.add(progress, TOOLS)[1])
+        parts.append(choice.add(progress)["delta"]["content"] or "")
         ends += filter(None, [choice.finish_reason])
     assert choice.content == "".join(parts)
     return choice.content, [(call["function"]["name"], call["function"]["arguments"]) for call in choice.calls], ends
@@ -100,8 +100,8 @@ def answer_to(text: str, tokenizer) -> tuple[str, list, list]:
         ('<tool_call>{"name": ["buy"], "arguments": {}}</tool_call>', None, []),
     ],
 )
-def test_calls_are_read_from_the_text(tokenizer, text, content, calls):
-    told = answer_to(text, tokenizer)
+def test_calls_are_read_from_the_text(served_json, text, content, calls):
+    told = answer_to(text, served_json)
     assert told == (text if content is None else content, calls, ["tool_calls" if calls else "stop"])
 
 
@@ -111,8 +111,7 @@ def test_the_template_gets_tools_calls_and_results(served_json, tokenizer, monke
 
     def prompt(**fields) -> str:
         asked = {"messages": MESSAGES, "max_new_tokens": 8} | fields
-        (prompt,) = Completion(ChatBody, asked, served_json, 9).prompts
-        return tokenizer.decode(prompt.input_ids)
+        return tokenizer.decode(Completion(asked, served_json).prompt.input_ids)
 
     monkeypatch.setattr("hf_dparallel.serving.api.longest_sequence", lambda model: None)
     assert prompt() == prompt(tools=TOOLS, tool_choice="none") and prompt().startswith("None")
@@ -126,39 +125,23 @@ def test_the_template_gets_tools_calls_and_results(served_json, tokenizer, monke
     ]
     # The arguments are an object, which templates write as JSON.
     assert "'arguments': {'how many': 3}" in prompt(messages=called) and "toolDone." in prompt(messages=called)
-    ids = encode_chat(MESSAGES, tokenizer, [{"<eos>": ["a<mask>"]}])
-    assert not {tokenizer.eos_token_id, tokenizer.mask_token_id} & set(ids)
-    assert tokenizer.decode(ids).startswith("[{'<eos>': ['a<mask>']}]")
-
-
-def test_calls_beside_a_schema(served_json, tokenizer, monkeypatch):
-    """With `tool_choice` auto, an answer calls or follows the schema of `response_format`."""
-    monkeypatch.setattr(tokenizer, "chat_template", "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}")
-    monkeypatch.setattr("hf_dparallel.serving.api.longest_sequence", lambda model: None)
-    form = {"name": "count", "schema": {"type": "object", "properties": {"n": {"type": "integer"}}}}
-    form = {"type": "json_schema", "json_schema": form}
-    asked = {"messages": MESSAGES, "tools": TOOLS, "response_format": form}
-    request = Completion(ChatBody, asked, served_json, 9)
-    for text, fits in (('{"n": 3}', True), (TAGGED, True), (f"{TAGGED}\n{TAGGED}", True), ("3", False), (CALL, False)):
-        ids = [*tokenizer(str(text))["input_ids"], tokenizer.eos_token_id]
-        assert (request.prompts[0].json.matcher.deep_copy().validate_tokens(ids) == len(ids)) is fits
 
 
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice.type"),
+        ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "sell"}}}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "required", "function": {"name": "buy"}}}, "tool_choice"),
-        ({"tools": [{"type": "custom", "custom": {}}]}, "tools[0].type"),
+        ({"tools": [{"type": "custom", "custom": {}}]}, "tools"),
+        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format"),
         ({"tools": [ODD], "tool_choice": "required"}, "tools"),
         ({"tools": TOOLS, "tool_choice": "required", "stop_at_eos": False}, "tools"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function"),
     ],
 )  # fmt: skip
 def test_tools_that_are_refused(served_json, fields, param):
     with pytest.raises(RequestError) as refused:
-        Completion(ChatBody, {"messages": MESSAGES} | fields, served_json, 9)
+        Completion({"messages": MESSAGES} | fields, served_json)
     assert (refused.value.param, refused.value.status) == (param, 400)

@@ -2,23 +2,19 @@
 """Dynamic batching: one thread decodes the prompts of all requests together, in a fixed number of slots.
 
 A prompt enters a free slot between two passes, and leaves when its answer has ended or its client has disconnected.
-Prompts with the same settings and adapter share passes; groups take turns. The other prompts in a batch do not
-change an answer.
+Prompts with the same settings and adapter share passes, those with a schema or log-probabilities apart from others;
+groups take turns. The other prompts in a batch do not change an answer.
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from accelerate.utils.memory import should_reduce_batch_size
 from transformers import PreTrainedModel
 from transformers.utils import logging
-
-from hf_dparallel_rules.settings import SETTINGS
 
 from ..generation.compatibility import set_adapter
 from ..generation.configuration import DiffusionGenerationConfig
@@ -94,24 +90,14 @@ class Prompt:
     listener: Callable[[Progress], None] = lambda progress: None
     # The number of tokens that the listener has got.
     num_sent: int = field(default=0, init=False)
+    # Set by any thread, to stop decoding the prompt and to free its slot.
+    is_given_up: bool = field(default=False, init=False)
     # By place in the answer. Of a revised token, these are from its last commit; given tokens have none.
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict, init=False)
 
-    def pass_settings(self) -> tuple[Any, ...]:
-        """Returns what prompts must have in common to share passes: the adapter and all settings that change a pass.
-
-        Settings that a request cannot have are the same for all prompts.
-        """
-        idle = ("top_k", "top_p") if self.config.temperature == 0 else ()
-        return self.adapter, *(
-            (name, value)
-            for name, value in self.config.settings().items()
-            if SETTINGS[name].has_flag and value != SETTINGS[name].default and name not in idle
-        )
-
 
 class LogprobReader(RowPart):
-    """Reads the log-probabilities of the prompts that ask for them. `prompts` has all by row id."""
+    """Reads the log-probabilities of prompts, which are in `prompts` by row id."""
 
     def __init__(self, prompts: Mapping[int, Prompt]):
         self._prompts = prompts
@@ -119,15 +105,13 @@ class LogprobReader(RowPart):
     def after(self, prediction: TokenPrediction, change: Change) -> None:
         for row, row_id in enumerate(self.canvas.row_ids):
             prompt = self._prompts[row_id]
-            if prompt.num_logprobs is None:
-                continue
             written = change.accepted[row]
             places = prediction.columns[row, written] - self.canvas.answer(row).start
             logits = prediction.logits[row, written]
             log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
             chosen = log_probs.gather(1, change.tokens[row, written, None]).squeeze(1)
             log_probs[:, self.canvas.config.mask_token_id] = -torch.inf
-            top = log_probs.topk(min(prompt.num_logprobs, logits.shape[-1] - 1), dim=-1)
+            top = log_probs.topk(min(prompt.num_logprobs or 0, logits.shape[-1] - 1), dim=-1)
             listed = (places.tolist(), chosen.tolist(), top.indices.tolist(), top.values.tolist())
             for place, logprob, top_ids, top_logprobs in zip(*listed, strict=True):
                 prompt.logprobs[place] = TokenLogprobs(logprob, list(zip(top_ids, top_logprobs, strict=True)))
@@ -148,9 +132,8 @@ class Engine:
     """Decodes up to `num_slots` prompts together, in its own thread. Up to `max_waiting` prompts wait for a slot.
 
     Attributes:
-        max_prompts (`int`): the largest number of prompts of one request, which leaves half of the queue to others.
         failure (`Exception`, *optional*): the error that ended the decoding thread.
-        num_prompts, num_passes, num_tokens (`int`): what was accepted, run and decoded since the start.
+        num_prompts, num_passes (`int`): what was accepted and run since the start.
         num_active, num_waiting (`int`): the prompts that are being decoded, and those that wait for a slot.
     """
 
@@ -158,19 +141,16 @@ class Engine:
         self.model = model
         self.num_slots = num_slots if model.hides_padding else 1
         self.max_waiting = max_waiting
-        self.max_prompts = self.num_slots + max_waiting // 2
         self.failure: Exception | None = None
-        self.num_prompts = self.num_passes = self.num_tokens = 0
-        # The waiting prompts of each request; the first of them takes the next slot.
-        self._requests: deque[deque[Prompt]] = deque()
+        self.num_prompts = self.num_passes = 0
+        self._waiting: list[Prompt] = []
         # By row id.
         self._active: dict[int, Prompt] = {}
-        self._given_up: set[Prompt] = set()
-        # By settings, ordered by their last pass.
+        # By what its prompts have in common, ordered by the last pass.
         self._groups: dict[tuple[Any, ...], _Group] = {}
         self._next_row = 0
         self._is_closed = False
-        # Guards what other threads write: the waiting prompts, the ones given up, and `_is_closed`.
+        # Guards what other threads write: the waiting prompts, and `_is_closed`.
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="hf-dparallel-decoding", daemon=True)
         self._thread.start()
@@ -181,19 +161,19 @@ class Engine:
 
     @property
     def num_waiting(self) -> int:
-        return sum(map(len, self._requests))
+        return len(self._waiting)
 
     @property
     def is_alive(self) -> bool:
         return self._thread.is_alive() and not self._is_closed
 
-    def submit(self, prompts: list[Prompt]) -> None:
-        """Accepts the prompts of a request, or raises a [`RequestError`] if too many would wait, or after `stop`."""
+    def submit(self, prompt: Prompt) -> None:
+        """Accepts a prompt, or raises a [`RequestError`] if too many wait, or after `stop`."""
         with self._changed:
             if not self.is_alive:
                 raise RequestError("The server is shutting down.", status=503)
             # There may be free slots that the decoding thread has not filled yet.
-            if self.num_active + self.num_waiting + len(prompts) > self.num_slots + self.max_waiting:
+            if self.num_active + self.num_waiting >= self.num_slots + self.max_waiting:
                 raise RequestError(
                     f"The server is busy: {self.num_active} prompts are being decoded, and {self.num_waiting} of at "
                     f"most {self.max_waiting} wait. Try again later.",
@@ -201,14 +181,8 @@ class Engine:
                     code="overloaded",
                     headers={"Retry-After": "1"},
                 )
-            self._requests.append(deque(prompts))
-            self.num_prompts += len(prompts)
-            self._changed.notify()
-
-    def give_up(self, prompts: list[Prompt]) -> None:
-        """Stops decoding these prompts, and frees their slots. Ignores finished prompts."""
-        with self._changed:
-            self._given_up.update(prompts)
+            self._waiting.append(prompt)
+            self.num_prompts += 1
             self._changed.notify()
 
     def stop(self) -> None:
@@ -234,41 +208,36 @@ class Engine:
         # Otherwise their clients would wait forever.
         with self._changed:
             self._is_closed = True
-            left = [*self._active.values(), *chain.from_iterable(self._requests)]
+            left = [*self._active.values(), *self._waiting]
         for prompt in left:
             prompt.listener(Progress([], 0, error=RequestError("The server is shutting down.", status=503)))
 
     def _take_changes(self) -> bool:
         """Waits until there is something to decode, and fills the free slots. Returns `False` after `stop`."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._active or self._requests)
+            self._changed.wait_for(lambda: self._is_closed or self._active or self._waiting)
             if self._is_closed:
                 return False
-            given_up, self._given_up = self._given_up, set()
-            if given_up:
-                waiting = (deque(each for each in request if each not in given_up) for request in self._requests)
-                self._requests = deque(filter(None, waiting))
-                self._leave([row_id for row_id, prompt in self._active.items() if prompt in given_up])
-            while self._requests and self.num_active < self.num_slots:
-                request = self._requests.popleft()
-                self._enter(request.popleft())
-                if request:
-                    # Requests take turns, however many prompts they have.
-                    self._requests.append(request)
+            self._leave([row_id for row_id, prompt in self._active.items() if prompt.is_given_up])
+            self._waiting = [prompt for prompt in self._waiting if not prompt.is_given_up]
+            while self._waiting and self.num_active < self.num_slots:
+                self._enter(self._waiting.pop(0))
         return True
 
     def _enter(self, prompt: Prompt) -> None:
-        """Gives a prompt a slot, in the group with its settings."""
+        """Gives a prompt a slot, in the group with its adapter and settings."""
         row_id, self._next_row = self._next_row, self._next_row + 1
         self._active[row_id] = prompt
         try:
-            settings = prompt.pass_settings()
-            if settings not in self._groups:
-                parts = [*make_parts(prompt.config), JsonPart(self._active), LogprobReader(self._active)]
+            follows, measures = prompt.json is not None, prompt.num_logprobs is not None
+            key = (prompt.adapter, repr(prompt.config.settings()), follows, measures)
+            if key not in self._groups:
+                parts = make_parts(prompt.config)
+                parts += [JsonPart(self._active)] * follows + [LogprobReader(self._active)] * measures
                 decoder = make_decoder(self.model, prompt.config, parts, self._generator_for)
                 decoder.canvas.reads_tokens = True
-                self._groups[settings] = _Group(decoder, prompt.adapter)
-            self._groups[settings].entering[row_id] = prompt.input_ids
+                self._groups[key] = _Group(decoder, prompt.adapter)
+            self._groups[key].entering[row_id] = prompt.input_ids
         except Exception as error:
             logger.error("A prompt cannot be decoded.", exc_info=True)
             del self._active[row_id]
@@ -276,21 +245,21 @@ class Engine:
 
     def _leave(self, row_ids: Collection[int]) -> None:
         """Frees the slots of rows. Drops groups without rows, together with their caches."""
-        for row_id in row_ids:
-            del self._active[row_id]
-        for settings, group in list(self._groups.items()):
+        for key, group in list(self._groups.items()):
             group.entering = {row_id: ids for row_id, ids in group.entering.items() if row_id not in row_ids}
             # Finished rows have already left the decoder. Removing rows copies all others.
             unfinished = set(row_ids).intersection(group.decoder.canvas.row_ids)
             if unfinished:
                 group.decoder.remove(unfinished)
             if not (group.entering or group.decoder.canvas.row_ids):
-                del self._groups[settings]
+                del self._groups[key]
+        for row_id in row_ids:
+            del self._active[row_id]
 
     def _run_pass(self) -> None:
         """Runs a pass of the group that has waited longest, and tells its listeners."""
-        settings = next(iter(self._groups))
-        group = self._groups[settings] = self._groups.pop(settings)
+        key = next(iter(self._groups))
+        group = self._groups[key] = self._groups.pop(key)
         canvas = group.decoder.canvas
         added = {row_id: group.entering.pop(row_id) for row_id in list(group.entering)[: group.num_entering]}
         try:
@@ -299,16 +268,18 @@ class Engine:
                 group.decoder.add_prompts(added)
             row_ids = list(canvas.row_ids)
             finished = {row.index: row for row in group.decoder.step()}
-            num_sent = {row_id: self._active[row_id].num_sent for row_id in row_ids}
-            progress = canvas.progress(num_sent)
+            progress = canvas.progress({row_id: self._active[row_id].num_sent for row_id in row_ids})
         except Exception as error:
             logger.error("A pass failed.", exc_info=True)
             self._end_failed_pass(group, added, error)
             return
         self.num_passes += 1
         for row_id, row in finished.items():
-            progress[row_id] = RowProgress(row.tokens[num_sent[row_id] : row.num_tokens].tolist(), row.nfe)
-        left = [row_id for row_id in row_ids if self._tell(row_id, *progress[row_id], finished.get(row_id))]
+            new = row.tokens[self._active[row_id].num_sent : row.num_tokens]
+            progress[row_id] = RowProgress(new.tolist(), row.nfe)
+        left = [
+            row_id for row_id in row_ids if self._tell(self._active[row_id], progress[row_id], finished.get(row_id))
+        ]
         if left:
             self._leave(left)
 
@@ -328,11 +299,10 @@ class Engine:
             self._active[row_id].listener(Progress([], nfe=0, error=error))
         self._leave(row_ids)
 
-    def _tell(self, row_id: int, tokens: list[int], nfe: int, finished: DecodedRow | None) -> bool:
-        """Sends the new tokens of a row to its listener, cut at `max_tokens`. Returns whether they are the last."""
-        prompt = self._active[row_id]
-        start, end = prompt.num_sent, min(prompt.num_sent + len(tokens), prompt.max_tokens)
-        progress = Progress(tokens[: end - start], nfe, error=finished.error if finished else None)
+    def _tell(self, prompt: Prompt, new: RowProgress, finished: DecodedRow | None) -> bool:
+        """Sends new tokens to the listener, cut at `max_tokens`. Returns whether they are the last."""
+        start, end = prompt.num_sent, min(prompt.num_sent + len(new.tokens), prompt.max_tokens)
+        progress = Progress(new.tokens[: end - start], new.nfe, error=finished.error if finished else None)
         if progress.error is None and (finished is not None or end == prompt.max_tokens):
             ends = progress.tokens and progress.tokens[-1] in prompt.config.eos_token_ids
             progress.finish_reason = "stop" if ends else "length"
@@ -340,7 +310,6 @@ class Engine:
             # Given tokens were never predicted. Their probability is 1.
             progress.logprobs = [prompt.logprobs.get(place, TokenLogprobs(0.0, [])) for place in range(start, end)]
         prompt.num_sent = end
-        self.num_tokens += len(progress.tokens)
         if progress.tokens or progress.is_last:
             prompt.listener(progress)
         return progress.is_last

@@ -3,7 +3,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -48,10 +48,6 @@ class JsonAnswer:
         self.matcher = matcher
         self.vocabulary = vocabulary
 
-    def copy(self) -> "JsonAnswer":
-        """Returns another answer in the same state."""
-        return JsonAnswer(self.matcher.deep_copy(), self.vocabulary)
-
     def given(self) -> list[int]:
         """Returns the tokens that the schema fixes as the next ones, and counts them as written."""
         tokens = self.matcher.compute_ff_tokens()
@@ -83,31 +79,26 @@ class JsonAnswer:
 
 
 class JsonPart(RowPart):
-    """Keeps JSON answers to their schemas. `prompts` has the prompts of all rows by row id, some with a `json`."""
+    """Keeps answers to their schemas. `prompts` has the prompts of all rows by row id, each with a `json`."""
 
     def __init__(self, prompts: Mapping[int, Any]):
         self._prompts = prompts
 
-    def _answers(self) -> Iterator[tuple[int, int, JsonAnswer]]:
-        for row, row_id in enumerate(self.canvas.row_ids):
-            if self._prompts[row_id].json is not None:
-                yield row, row_id, self._prompts[row_id].json
-
     def enter(self, row_ids: list[int]) -> None:
         """Writes the text at the beginning of the answers."""
-        for row, row_id, answer in self._answers():
-            if row_id in row_ids:
-                self.canvas.begin(row, answer.given())
+        for row_id in row_ids:
+            self.canvas.begin(self.canvas.row_ids.index(row_id), self._prompts[row_id].json.given())
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
         """Keeps the predictions that fit, and writes the fixed text after them into the canvas."""
-        for row, _, answer in self._answers():
+        for row, row_id in enumerate(self.canvas.row_ids):
             status, columns = self.canvas.status[row], self.canvas.answer(row)
             # The first columns are the masks, from left to right. In block-causal models some are after the answer.
             num_masks = min(status.num_open, columns.stop - columns.start - status.num_decided)
             num_accepted = [*change.accepted[row, :num_masks].tolist(), False].index(False)
             predicted = change.tokens[row, : max(num_accepted, 1)].tolist()
-            kept, given = answer.commit(predicted, prediction.logits[row, 0], self.canvas.config.exact)
+            answer, exact = self._prompts[row_id].json, self.canvas.config.exact
+            kept, given = answer.commit(predicted, prediction.logits[row, 0], exact)
             self.canvas.write(row, status.num_decided + len(kept), given)
             tokens, accepted = change.tokens.clone(), change.accepted.clone()
             tokens[row, : len(kept)] = tokens.new_tensor(kept)
@@ -117,26 +108,25 @@ class JsonPart(RowPart):
 
     def leave(self, row_id: int) -> dict[str, Any]:
         """Returns an `error` if a matcher has reached one of its limits, after which only the end fits."""
-        answer = self._prompts[row_id].json if row_id in self._prompts else None
-        if answer is None or not answer.matcher.is_error():
+        matcher = self._prompts[row_id].json.matcher
+        if not matcher.is_error():
             return {}
-        reason = answer.matcher.get_error().partition("\n")[0]
+        reason = matcher.get_error().partition("\n")[0]
         return {"error": SchemaError(f"The answer cannot follow the JSON schema any more: {reason}")}
 
 
 def compile_schema(
-    schema: dict[str, Any] | None,
-    call: dict[str, Any] | None,
+    schema: dict[str, Any],
     tokenizer: PreTrainedTokenizerBase,
     vocab_size: int,
     eos_token_ids: list[int],
+    is_call: bool = False,
 ) -> JsonAnswer:
-    """Returns the beginning of an answer. It has all properties of an object, in their order.
+    """Returns the beginning of an answer that follows a schema, and of a call stands between `TAGS`.
 
-    The answer follows `schema`, or is a `call` of a function between the tags of `TAGS`; with both, the model chooses,
-    and may call several functions. Raises a [`SchemaError`] for what is not supported.
+    Objects have all their properties, in order. Raises a [`SchemaError`] for what is not supported.
     """
-    closed = {name: _closed(each) for name, each in (("answer", schema), ("call", call)) if each is not None}
+    closed = _closed(schema)
     text = json.dumps(closed, ensure_ascii=False)
     longest_text = max(map(len, re.findall(r'"((?:[^"\\]|\\.)*)"', text)), default=0)
     if len(text) > _LONGEST or longest_text > _LONGEST_TEXT or re.search(r"\{\s*\d{4}", text):
@@ -145,14 +135,13 @@ def compile_schema(
         vocabulary = _vocabulary(tokenizer, max(vocab_size, len(tokenizer)), tuple(eos_token_ids))
     except ValueError as error:
         raise SchemaError("JSON answers need a byte-level tokenizer, and this model has another one.") from error
-    # A tag may be a token of its own, which grammars write without quotes.
-    begin, end = (f'({tag} | "{tag}")' if tag in tokenizer.get_added_vocab() else f'"{tag}"' for tag in TAGS)
-    start = 'answer | call ("\\n" call)*' if len(closed) == 2 else next(iter(closed))
-    rules = {"answer": "answer: {}", "call": f'call: {begin} "\\n" {{}} "\\n" {end}'}
-    grammar = [rules[name].format(f"%json {json.dumps(each | _SPACING)}") for name, each in closed.items()]
-    matcher = LLMatcher(
-        vocabulary, LLMatcher.grammar_from_lark("\n".join([f"start: {start}", *grammar])), log_level=0, limits=_LIMITS
-    )
+    answer = f"%json {json.dumps(closed | _SPACING)}"
+    if is_call:
+        # A tag may be a token of its own, which grammars write without quotes.
+        begin, end = (tag if tag in tokenizer.get_added_vocab() else f'"{tag}"' for tag in TAGS)
+        answer = f'{begin} "\\n" {answer} "\\n" {end}'
+    grammar = LLMatcher.grammar_from_lark(f"start: {answer}")
+    matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=_LIMITS)
     # Some errors are raised only for the first token.
     if not matcher.is_error():
         matcher.compute_logit_bias()

@@ -1,41 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""From messages to tokens, and from tokens to text and log-probabilities while they come in."""
+"""From tokens to text and log-probabilities, while they come in."""
 
-import json
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedTokenizerBase
 
-from ..data.prompts import Message, render_chat
 from .engine import TokenLogprobs
-
-
-def encode_chat(
-    messages: list[Message], tokenizer: PreTrainedTokenizerBase, tools: Any = None, **chat_template_kwargs: Any
-) -> list[int]:
-    """Applies the chat template, and tokenizes special tokens that a message spells out as plain text.
-
-    A rare character that no message has cuts each of them into two, which are tokenized apart.
-    """
-    given = json.dumps([messages, tools, chat_template_kwargs], ensure_ascii=False)
-    cut = next(char for char in map(chr, range(0x20000, 0x2A6E0)) if char not in given)
-    special = "|".join(re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special)
-    # The place to cut is after the first character of each.
-    first = re.compile(f"(?=(?:{special}))(.)" if special else "(?!)", re.DOTALL)
-
-    def as_text(given: Any) -> Any:
-        if isinstance(given, dict):
-            return {as_text(name): as_text(value) for name, value in given.items()}
-        if isinstance(given, list):
-            return list(map(as_text, given))
-        return first.sub(rf"\g<0>{cut}", given) if isinstance(given, str) else given
-
-    text = render_chat(tokenizer, as_text(messages), tools=as_text(tools), **chat_template_kwargs)
-    parts = tokenizer(text.split(cut), add_special_tokens=False)["input_ids"]
-    return [token_id for part in parts for token_id in part]
 
 
 class IncrementalText:
@@ -54,8 +26,7 @@ class IncrementalText:
         self.tokens: list[int] = []
         self.is_stopped = False
         self.tokenizer = tokenizer
-        self._stop = stop
-        self._longest_stop = max(map(len, stop), default=0)
+        self.stop = stop
         self._stream = DecodeStream(skip_special_tokens=True)
         # Its end may become a stop string.
         self._decoded = ""
@@ -63,22 +34,16 @@ class IncrementalText:
     def add(self, tokens: Iterable[int], is_last: bool = False) -> None:
         """Adds tokens, up to the one that completes a stop string; the last ones with half a character at the end."""
         for token in tokens:
-            if self.is_stopped:
-                return
             self.tokens.append(token)
-            self._append(self._stream.step(self.tokenizer.backend_tokenizer, token) or "")
-        if is_last and not self.is_stopped:
-            self._append(_decode(self.tokenizer, self.tokens)[len(self._decoded) :])
-        if not self.is_stopped:
-            num_held = 0 if is_last else num_begun(self._decoded, self._stop)
-            self.text = self._decoded[: len(self._decoded) - num_held]
-
-    def _append(self, new: str) -> None:
-        first = max(len(self._decoded) - self._longest_stop, 0)
-        self._decoded += new
-        places = [place for stop in self._stop if (place := self._decoded.find(stop, first)) >= 0]
-        if places:
-            self.is_stopped, self.text = True, self._decoded[: min(places)]
+            self._decoded += self._stream.step(self.tokenizer.backend_tokenizer, token) or ""
+            places = [place for stop in self.stop if (place := self._decoded.find(stop)) >= 0]
+            if places:
+                self.is_stopped, self.text = True, self._decoded[: min(places)]
+                return
+        if is_last:
+            self.text = _decode(self.tokenizer, self.tokens)
+        else:
+            self.text = self._decoded[: len(self._decoded) - num_begun(self._decoded, self.stop)]
 
 
 def num_begun(text: str, strings: Iterable[str]) -> int:
