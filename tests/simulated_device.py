@@ -1,32 +1,26 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Simulated accelerators: mixed devices, waits of the host and launches are seen on a machine without any.
+"""Simulated accelerators: mixed devices and waits of the host are seen on a machine without any.
 
     with SimulatedDevices() as devices:
         model = devices.move(make_llada())
         ids = torch.tensor([[2, 3]], device="cuda")  # `.to("cuda:1")`, `torch.Generator("cuda")` and such work too
         model.generate(ids)
-    print(devices.table("wait"))
+    print(devices.waits)
 
 A tensor "on the device" says `cuda:0`, and holds a tensor of the CPU that the operations compute with. So the
 CPU makes the numbers, and what is checked is what a CPU cannot show:
 
 - An operation that mixes devices raises, but for what CUDA allows: copies, tensors of the host without dimensions in
-  pointwise operations and as values to write, indices of the host. So does a generator of another device.
-- `events` has each launch (an operation that is neither a view nor an allocation), each wait (the host waits for all
-  that is queued), each copy from and to the host and between devices, with the nearest line of the package.
-- A copy from the host is a wait, as in PyTorch: `torch.tensor(data, device="cuda")` ends in cudaMemcpyAsync and
-  cudaStreamSynchronize, unless `non_blocking=True`. A copy to the host with it is garbage until something waits.
-- In `capturing()`, which stands for a CUDA graph, what waits raises.
+  pointwise operations and as values to write, indices of the host.
+- `waits` has each wait of the host for all that is queued, with the nearest line of the package. A copy from the host
+  is one, as in PyTorch: `torch.tensor(data, device="cuda")` ends in cudaMemcpyAsync and cudaStreamSynchronize.
 
-Not simulated: streams, memory, `torch.cuda`, autocast, what has no kernel, rounding. Some operations are several
-kernels, so the launches are a lower bound. In C++ a tensor on `cuda:i` says `meta:i+1`, as a build without CUDA has
-no guard for it.
+Not simulated: streams, memory, `torch.cuda`, autocast, what has no kernel, rounding. In C++ a tensor on `cuda:i` says
+`meta:i+1`, as a build without CUDA has no guard for it.
 """
 
 import contextlib
 import sys
-from collections import Counter
-from dataclasses import dataclass
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -39,33 +33,10 @@ _READ_BY_HOST = {
     *("unique_consecutive", "bincount", "argwhere"),
 }
 _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
-_COPIES = {"copy_", "_to_copy"}
-# Neither views nor kernels.
-_FREE = {
-    *("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "detach", "detach_", "alias"),
-    *("lift_fresh", "is_pinned", "is_same_size", "resize_", "_fused_sdp_choice", "_reshape_alias", "_unsafe_view"),
-    "_local_scalar_dense",
-}
 # Not tagged as pointwise, but they take a tensor of the host without dimensions.
 _TAKES_SCALARS = {"fill", "fill_", "masked_fill", "masked_fill_", "index_fill", "index_fill_", "where"}
 
 _Generator = torch.Generator
-
-
-@dataclass
-class Event:
-    """Something that happened on a device: a launch, wait, from_host, to_host or between_devices.
-
-    `where` is the nearest line of the package, or else outside of PyTorch; `in_model` says whether a module called it,
-    and `label` is what `SimulatedDevices.label` was. A wait knows how many launches of a model it waits for.
-    """
-
-    kind: str
-    operation: str
-    where: str
-    in_model: bool
-    label: object
-    num_model_launches: int = 0
 
 
 class SimulatedTensor(torch.Tensor):
@@ -94,8 +65,6 @@ class SimulatedTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        if SimulatedDevices.current is None:
-            raise RuntimeError("A tensor of a simulated device is used outside of its context.")
         return SimulatedDevices.current.run(func, args, kwargs or {})
 
     def data_ptr(self):
@@ -134,21 +103,16 @@ class SimulatedGenerator(_Generator, metaclass=_GeneratorType):
 class SimulatedDevices(TorchDispatchMode):
     """The context in which there are simulated devices.
 
-    Args:
-        package (`str`): a part of the paths whose lines are named.
+    Attributes:
+        label: what a test calls the present part of its run.
+        waits (`list[tuple]`): for each wait, the label, and the operation with its place.
     """
 
     current = None
 
-    def __init__(self, package: str = "/hf_dparallel/"):
+    def __init__(self):
         super().__init__()
-        self.package, self.label = package, None
-        # By the path of a file: its name, if it is not of PyTorch, and whether it is of the package.
-        self._files: dict[str, tuple[str | None, bool]] = {}
-        self.events: list[Event] = []
-        self._num_model_launches = 0
-        self._is_capturing = False
-        self._arriving: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.label, self.waits = None, []
 
     def __enter__(self):
         self._before = (SimulatedDevices.current, torch.Generator, torch.cuda._lazy_init)
@@ -162,14 +126,6 @@ class SimulatedDevices(TorchDispatchMode):
         super().__exit__(*exception)
         self._others.close()
         SimulatedDevices.current, torch.Generator, torch.cuda._lazy_init = self._before
-
-    @contextlib.contextmanager
-    def capturing(self):
-        self._is_capturing = True
-        try:
-            yield
-        finally:
-            self._is_capturing = False
 
     @staticmethod
     def move(module: torch.nn.Module, index: int = 0) -> torch.nn.Module:
@@ -186,81 +142,38 @@ class SimulatedDevices(TorchDispatchMode):
                 values.update({name: SimulatedTensor(x, index) for name, x in values.items() if _is_host(x)})
         return module
 
-    def count(self, kind: str, **wanted) -> int:
-        """Returns how many events of a kind have the wanted attributes."""
-        return len(self._select(kind, **wanted))
-
-    def table(self, kind: str, **wanted) -> str:
-        """Returns where the events of a kind come from, and how many there are, as lines of text."""
-        counts = Counter((event.where, event.operation) for event in self._select(kind, **wanted))
-        return "\n".join(f"{count:6} {operation:24} {where}" for (where, operation), count in sorted(counts.items()))
-
-    def _select(self, kind: str, **wanted) -> list[Event]:
-        wanted["kind"] = kind
-        return [e for e in self.events if all(getattr(e, name) == value for name, value in wanted.items())]
+    def waits_of(self, label) -> list[str]:
+        """Returns the operations that waited while the label was this."""
+        return [operation for of, operation in self.waits if of == label]
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return self.run(func, args, kwargs or {})
 
     def run(self, func, args, kwargs):
-        """Runs an operation with the tensors of the CPU, if it has to do with a device, and records it."""
+        """Runs an operation with the tensors of the CPU, if it has to do with a device, and notes a wait."""
         operation = _Operation(func, args, kwargs)
         if not operation.indices:
             return func(*args, **kwargs)
-        where, in_model = self._place()
         if not operation.may_mix():
             names = sorted({str(x.device) for x in operation.tensors})
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
-                f"{' and '.join(names)}! ({func}, shapes {[tuple(x.shape) for x in operation.tensors]}, at {where})"
+                f"{' and '.join(names)}! ({func}, shapes {[tuple(x.shape) for x in operation.tensors]}, at {_place()})"
             )
-        out = operation.run()
-        self._record(operation, where, in_model)
-        if operation.to_host and kwargs.get("non_blocking"):
-            self._arriving.append((out, out.clone()))
-            out.copy_(torch.full_like(out, 85))
-        return out
-
-    def _record(self, operation: "_Operation", where: str, in_model: bool) -> None:
-        def add(kind, **more):
-            self.events.append(Event(kind, operation.name, where, in_model, self.label, **more))
-
-        if operation.launches:
-            self._num_model_launches += in_model
-            add("launch")
-        for kind in ("from_host", "to_host", "between_devices"):
-            if getattr(operation, kind):
-                add(kind)
         if operation.waits:
-            add("wait", num_model_launches=self._num_model_launches)
-            self._num_model_launches = 0
-            if self._is_capturing:
-                raise RuntimeError(f"operation not permitted when stream is capturing: {operation.name} at {where}")
-            for late, value in self._arriving:
-                late.copy_(value)
-            self._arriving.clear()
+            self.waits.append((self.label, f"{operation.name} at {_place()}"))
+        return operation.run()
 
-    def _place(self) -> tuple[str, bool]:
-        frame, named, other, in_model = sys._getframe(2), None, None, False
-        # Up to the test, if it is in this thread.
-        while frame is not None and not (named and in_model) and frame.f_code.co_name != "pytest_pyfunc_call":
-            code = frame.f_code
-            if code.co_filename not in self._files:
-                self._files[code.co_filename] = self._file(code.co_filename)
-            path, is_package = self._files[code.co_filename]
-            if path is not None and not named and (is_package or not other):
-                place = f"{path}:{frame.f_lineno} {code.co_name}"
-                named, other = (place, other) if is_package else (named, place)
-            in_model |= code.co_name == "_call_impl"
-            frame = frame.f_back
-        return named or other or "?", in_model
 
-    def _file(self, path: str) -> tuple[str | None, bool]:
-        if path == __file__:
-            return None, False
-        if self.package in path:
-            return path.split(self.package)[-1], True
-        return (None if "/torch/" in path else "/".join(path.split("/")[-3:])), False
+def _place() -> str:
+    """Returns the nearest line of the package or of a test."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path != __file__ and ("/hf_dparallel/" in path or "/tests/" in path):
+            return f"{path}:{frame.f_lineno} {frame.f_code.co_name}"
+        frame = frame.f_back
+    return "?"
 
 
 class _Operation:
@@ -275,40 +188,25 @@ class _Operation:
         target = kwargs.get("device")
         # `meta` without a number is PyTorch's own.
         self.target = target.index - 1 if target is not None and target.type == "meta" and target.index else None
-        self.is_copy = self.name in _COPIES
-        self.to_host = self._copies_to_host(target)
-        self.from_host = self._copies_from_host()
-        self.between_devices = self.is_copy and len(self.indices | {self._result_index()} - {None}) > 1
+        self.to_host = False
+        if self.name == "copy_":
+            self.to_host = bool(self.indices) and _is_host(self.args[0])
+        if self.name == "_to_copy":
+            self.to_host = bool(self.indices) and target is not None and target.type == "cpu"
         if self.target is not None:
             self.indices = self.indices | {self.target}
 
-    def _copies_to_host(self, target) -> bool:
-        if self.name == "copy_":
-            return bool(self.indices) and _is_host(self.args[0])
-        return self.name == "_to_copy" and bool(self.indices) and target is not None and target.type == "cpu"
-
-    def _copies_from_host(self) -> bool:
-        if self.name == "_to_copy":
-            return bool(self.host) and self.target is not None
-        if self.name == "copy_":
-            return not _is_host(self.args[0]) and bool(self.host)
-        # One mask and one value of the host are a masked_fill, which takes the value with the launch.
-        is_fill = self.name in _INDEXING and self._masks() == [True] and len(self.args) > 2 and _is_host(self.args[2])
-        return self.name in _INDEXING and bool(self.host) and not is_fill
-
-    def _masks(self) -> list[bool]:
-        return [index is not None and index.dtype in (torch.bool, torch.uint8) for index in self.args[1]]
-
     @property
     def waits(self) -> bool:
-        if self.from_host or self.to_host:
-            non_blocking = (
-                self.kwargs.get("non_blocking") or self.name == "copy_" and len(self.args) > 2 and self.args[2]
-            )
-            return not non_blocking
+        if self.name == "_to_copy":
+            return self.to_host or (bool(self.host) and self.target is not None)
+        if self.name == "copy_":
+            return self.to_host or bool(self.host)
         if self.name in _INDEXING:
-            is_fill = self._masks() == [True] and len(self.args) > 2 and _is_host(self.args[2])
-            return any(self._masks()) and not is_fill
+            masks = [index is not None and index.dtype in (torch.bool, torch.uint8) for index in self.args[1]]
+            # One mask and one value of the host are a masked_fill, which takes the value with the launch.
+            is_fill = masks == [True] and len(self.args) > 2 and _is_host(self.args[2])
+            return (any(masks) or bool(self.host)) and not is_fill
         if self.name == "repeat_interleave":
             return self.kwargs.get("output_size") is None
         # Many values are sorted, and the size of the result is read.
@@ -316,14 +214,9 @@ class _Operation:
             return self.args[1].numel() >= 10 * self.args[0].numel() ** 0.145
         return self.name in _READ_BY_HOST
 
-    @property
-    def launches(self) -> bool:
-        is_transfer = self.is_copy and (self.to_host or self.from_host)
-        return not (self.func.is_view or self.name in _FREE or is_transfer)
-
     def may_mix(self) -> bool:
         devices = {x.index if isinstance(x, SimulatedTensor) else str(x.device) for x in self.tensors}
-        if len(devices) < 2 or self.is_copy:
+        if len(devices) < 2 or self.name in ("copy_", "_to_copy"):
             return True
         if len(devices) > 2 or not all(_is_host(x) for x in self.host) or not self.host:
             return False
@@ -333,12 +226,6 @@ class _Operation:
         writes_to_host = self.name.endswith("_") and _is_host(self.args[0])
         takes_scalars = torch.Tag.pointwise in self.func.tags or self.name in _TAKES_SCALARS
         return takes_scalars and not writes_to_host and all(x.ndim == 0 for x in self.host)
-
-    def _result_index(self) -> int | None:
-        if self.target is not None:
-            return self.target
-        first = next((x for x in self.tensors if isinstance(x, SimulatedTensor)), None)
-        return None if first is None or self.to_host else first.index
 
     def run(self):
         """Computes the result, around which are tensors of the device again."""
@@ -355,7 +242,9 @@ class _Operation:
             return None if not self.func._schema.returns else outs[0] if len(outs) == 1 else tuple(outs)
         if self.to_host:
             return out
-        index = self._result_index()
+        index = self.target
+        if index is None:
+            index = next(x.index for x in self.tensors if isinstance(x, SimulatedTensor))
         return _with_each(lambda x: x if x.is_meta else SimulatedTensor(x, index), out)
 
 
@@ -375,7 +264,6 @@ class _DeviceNames(TorchFunctionMode):
             keys = tuple(torch.tensor(key) if isinstance(key, list) else key for key in keys)
             values = [v if isinstance(v, torch.Tensor) else torch.tensor(v, dtype=args[0].dtype) for v in args[2:]]
             return func(args[0], keys if isinstance(args[1], tuple) else keys[0], *values)
-        self._check_generator(args, kwargs)
         if func is torch.Tensor.cuda:
             return args[0].to(_inner_device(torch.device("cuda", *args[1:])))
         if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
@@ -390,16 +278,6 @@ class _DeviceNames(TorchFunctionMode):
             func, args = torch.tensor, args[1:]
         made = func(*args, **kwargs)
         return made if device is None else made.to(_inner_device(torch.device(device)))
-
-    @staticmethod
-    def _check_generator(args, kwargs):
-        # Here, because below it is another Python object.
-        generator = kwargs.get("generator")
-        if isinstance(generator, _Generator):
-            is_simulated = any(isinstance(x, SimulatedTensor) for x in args) or "cuda" in str(kwargs.get("device"))
-            if (generator.device.type == "cuda") != is_simulated:
-                names = ("cuda", "cpu") if is_simulated else ("cpu", "cuda")
-                raise RuntimeError("Expected a '{}' device type for generator but found '{}'".format(*names))
 
 
 def _tensors(values):

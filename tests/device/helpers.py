@@ -22,8 +22,8 @@ def small_sdar():
 class SimulatedEngine(Engine):
     # A context is of a thread.
     def _run(self):
-        with SimulatedDevices() as self.devices:
-            self.devices.move(self.model)
+        with SimulatedDevices() as devices:
+            devices.move(self.model)
             super()._run()
 
     def _enter(self, prompt):

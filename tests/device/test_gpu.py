@@ -59,7 +59,7 @@ def test_padding_is_not_seen_in_bfloat16(attention):
 
 @pytest.mark.parametrize("cache", [None, "dual"])
 def test_the_host_waits_as_often_as_counted(cache):
-    """The limits of test_counts.py, with some waits for what a call begins and ends with."""
+    """The limits of test_waits.py, with some waits for what a call begins and ends with."""
     model = make_llada().to(DEVICE)
     ids = torch.tensor([[2, 3]], device=DEVICE)
     settings = SETTINGS | {"entropy_threshold": None, "max_new_tokens": 64, "cache_implementation": cache}

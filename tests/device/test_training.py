@@ -81,7 +81,7 @@ def test_a_training_step_is_that_of_the_cpu(make_model, settings, tmp_path, monk
     torch.testing.assert_close(values, expected, rtol=1e-4, atol=1e-5)
     assert logs == pytest.approx(expected_logs, rel=1e-5)
     for phase, most in WAITS.items():
-        assert devices.count("wait", label=phase) <= most, devices.table("wait", label=phase)
+        assert len(devices.waits_of(phase)) <= most, devices.waits_of(phase)
 
 
 def test_the_loss_of_all_logits():
