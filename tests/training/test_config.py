@@ -85,10 +85,7 @@ def test_help_is_printed(capsys):
         ("certainty_weight", -1.0),
         ("consistency_weight", float("nan")),
         ("label_smoothing_factor", 0.1),
-        ("max_steps", 0),
-        ("train_sampling_strategy", "group_by_length"),
         ("block_origin", "prompt"),
-        ("num_train_epochs", 0),
     ],
 )
 def test_bad_settings(setting, value):

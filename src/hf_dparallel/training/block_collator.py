@@ -48,8 +48,6 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
             Whether the last token of a block predicts the first token of the next one.
         shift_logits (`bool`, *optional*, defaults to `False`):
             Whether each other token is predicted by the one before, too, in such a model.
-        scores_clean_copy (`bool`, *optional*, defaults to `False`):
-            Whether the clean copy of the first view has the answer as labels, which the tokens before predict.
         mask_token_id, eos_token_id, settings:
             As in [`DataCollatorForSemiAutoregressiveMasking`].
     """
@@ -58,7 +56,6 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
     block_origin: str = "sequence"
     predicts_next_block: bool = False
     shift_logits: bool = False
-    scores_clean_copy: bool = False
 
     @property
     def padded_length(self) -> int:
@@ -74,24 +71,19 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
         Returns:
             `dict` of `torch.LongTensor`s of shape `(num_views * len(examples), num_noisy + num_clean)`, the columns
             that the batch needs of the noisy copies and then of the clean ones: `input_ids`, `position_ids`, `labels`
-            (-100 in clean copies that are not scored); `block`, the number of the block of each column for the
+            (-100 in clean copies); `block`, the number of the block of each column for the
             attention mask, in one row if it is the same for all; and `predicted_by`, the column that predicts each
             token, if the model predicts next blocks. `num_noisy` is an `int`.
         """
         views = self.mask(examples)
         origin = views.answer_start * (self.block_origin == "answer")
         noisy, clean = self._needed_columns(views.labels, origin)
-        answers = self._answers(examples) if self.scores_clean_copy else None
-        if answers is not None:
-            clean = slice(0, max(clean.stop, int((answers != IGNORE_INDEX).nonzero()[:, 1].max()) + 1))
         columns = torch.arange(self.padded_length)
         num_noisy = len(columns[noisy])
         positions = torch.cat([columns[noisy], columns[clean]]).repeat(len(views.clean), 1)
         block_start = (positions - (positions - origin) % self.block_length).clamp(min=0)
         is_clean = torch.arange(positions.shape[1]) >= num_noisy
         labels = views.labels.gather(1, positions).masked_fill(is_clean, IGNORE_INDEX)
-        if answers is not None:
-            labels[: len(examples), num_noisy:] = answers[:, clean]
         block = mask_blocks(self.attention, positions, block_start, is_clean)
         batch = {
             "input_ids": torch.cat([views.noisy[:, noisy], views.clean[:, clean]], dim=1),
@@ -114,14 +106,6 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
         edges = range(origin, prompt_length + completion_length, self.block_length)
         spans = [(max(edge, prompt_length), edge + self.block_length) for edge in edges]
         return [(start, end) for start, end in spans if start < end]
-
-    def _answers(self, examples: list[dict[str, Any]]) -> torch.LongTensor:
-        """Returns the tokens of the answers at their columns, -100 elsewhere, `(len(examples), padded_length)`."""
-        answers = torch.full((len(examples), self.padded_length), IGNORE_INDEX)
-        for row, example in zip(answers, examples, strict=True):
-            prompt, completion, _ = self.read_row(example)
-            row[len(prompt) : len(prompt) + len(completion)] = completion
-        return answers
 
     def _needed_columns(self, labels: torch.LongTensor, origin: torch.LongTensor) -> tuple[slice, slice]:
         """Returns the columns of the noisy and of the clean copies that a batch needs.
@@ -162,5 +146,4 @@ def default_collator(
     of_family = ("attention", "block_length", "predicts_next_block", "shift_logits")
     settings |= {name: getattr(base, name) for name in of_family}
     settings["block_origin"] = args.block_origin or recipe_of(base).block_origin or base.config.block_origin
-    is_causal = base.predicts_next_block and base.attention == "causal_past"
-    return BlockCausalCollator(**settings, scores_clean_copy=is_causal and args.autoregressive_weight > 0)
+    return BlockCausalCollator(**settings)

@@ -24,8 +24,6 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import ADAPTER_CONFIG_NAME
 
-from hf_dparallel_rules.settings import SettingError
-
 from ..data.dataset import TRAINING_COLUMNS, prepare_dataset
 from ..hub.card import SUMMARY_NAME, TAGS
 from ..hub.push import check_base_model, made_files
@@ -35,7 +33,7 @@ from .block_collator import default_collator
 from .checkpoints import last_complete_checkpoint
 from .collator import DataCollatorForSemiAutoregressiveMasking, MaskingCallback
 from .config import CertaintyForcingConfig
-from .objective import IGNORE_INDEX, averages, log_values, sum_by_row, sum_copies
+from .objective import IGNORE_INDEX, averages, log_values, sum_by_row
 from .recipe import chat_arguments, student_recipe, training_summary
 from .student import base_model, prepare_student
 
@@ -59,8 +57,8 @@ class CertaintyForcingTrainer(Trainer):
 
     - `consistency_loss`: cross-entropy on the trajectory (Eq. 5), in nats, summed over the views of a sequence.
     - `certainty_loss`: entropy at `certainty_temperature` of the correct predictions (Eq. 7), in nats, summed the same
-      way. `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`, and
-      `autoregressive_loss` and terms that a subclass of [`CertaintyForcingConfig`] adds are logged and weighted so.
+      way. `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`, and terms that a
+      subclass of [`CertaintyForcingConfig`] adds are logged and weighted so.
     - `masked_entropy`: mean entropy at temperature 1 of the scored tokens, in nats.
     - `masked_accuracy`: fraction of the scored tokens whose argmax is the label.
 
@@ -150,9 +148,6 @@ class CertaintyForcingTrainer(Trainer):
         args.prediction_loss_only = True
         args.chat_template_kwargs = chat_arguments(args.chat_template_kwargs, model, train_dataset)
         rules["chat_template_kwargs"] = args.chat_template_kwargs
-        if args.autoregressive_weight and not getattr(data_collator, "scores_clean_copy", False):
-            rule = f"needs a causal clean copy, which rows of {type(base_model(model)).__name__} do not have"
-            raise SettingError("autoregressive_weight", args.autoregressive_weight, rule, "Leave it out.")
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
             callbacks = [*(callbacks or []), MaskingCallback(data_collator)]
             # A copy, which stays at epoch 0: each evaluation has the same masks, and training keeps its own.
@@ -188,13 +183,9 @@ class CertaintyForcingTrainer(Trainer):
         if dataset is None:
             return None
         if isinstance(dataset, dict):
-            is_training = name == "train_dataset"
-            # As `load_dataset` returns it without a split. A plain `dict` has several evaluation sets.
-            if is_training or (type(dataset) is not dict and "train" in dataset):
-                raise ValueError(
-                    f"`{name}` must be one data set, got a {type(dataset).__name__} of {list(dataset)}. Pass one of "
-                    f"them: `dataset[{list(dataset)[0 if is_training else -1]!r}]`."
-                )
+            if name == "train_dataset":
+                # As `load_dataset` returns it without a split. `eval_dataset` may be several.
+                raise ValueError(f"`{name}` must be one data set, got several: {list(dataset)}. Pass one of them.")
             return {key: self._prepare_dataset(part, f"{name}[{key!r}]") for key, part in dataset.items()}
         return prepare_dataset(dataset, name, **self._row_rules)
 
@@ -208,10 +199,6 @@ class CertaintyForcingTrainer(Trainer):
         if not isinstance(eval_dataset, str):
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset")
         return super().get_eval_dataloader(eval_dataset)
-
-    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
-        """Returns the loader of data to predict, with the same masks each time."""
-        return super().get_test_dataloader(self._prepare_dataset(test_dataset, "test_dataset"))
 
     def _get_dataloader(self, *args: Any, is_training: bool = False, **kwargs: Any) -> DataLoader:
         collator = self.data_collator
@@ -249,10 +236,7 @@ class CertaintyForcingTrainer(Trainer):
         given = {name: value for name, value in inputs.items() if name != "labels"}
         scored = labels != IGNORE_INDEX
         by_token = base_model(self.model).score(given, scored, objective.token_terms, labels, forward=model)
-        is_autoregressive = "autoregressive" in objective.weights
-        terms = (
-            sum_copies(by_token, labels, inputs["num_noisy"]) if is_autoregressive else sum_by_row(by_token, labels)
-        )
+        terms = sum_by_row(by_token, labels)
         values = log_values(terms, self._num_views)
         num_sequences = len(values)
         if not model.training:
