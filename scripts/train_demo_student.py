@@ -48,9 +48,8 @@ def make_trajectories(teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerBa
     conversations = generate_conversations(config.seed, "train", KINDS, STEPS)
     prompts = as_dataset(islice(conversations, config.num_trajectories))
     recipe = DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **TRAJECTORY_RECIPE)
-    options = {"batch_size": config.batch_size, "num_workers": config.num_workers}
     folder = Path(config.output_dir) / "trajectories"
-    rows = generate_trajectories(teacher, tokenizer, prompts, recipe, output_dir=folder, **options)
+    rows = generate_trajectories(teacher, tokenizer, prompts, recipe, config.batch_size, folder)
     kept = filter_trajectories(rows, tokenizer, reply_reward)
     print(f"Kept {len(kept)} of {len(rows)}.")
     return kept
@@ -102,7 +101,6 @@ def main() -> None:
     )
     teacher, tokenizer = load_teacher(torch.float32, args.teacher)
     trajectories = make_trajectories(teacher, tokenizer, config)
-    trajectories = trajectories.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= MAX_LENGTH)
     distil(trajectories, tokenizer, config, torch.bfloat16, max_length=MAX_LENGTH, learning_rate=LEARNING_RATE)
     recipe = DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **STUDENT_RECIPE)
     recipe.save_pretrained(args.output_dir / "adapter")
