@@ -18,6 +18,7 @@ import gc
 import json
 import math
 import os
+import statistics
 import tempfile
 import time
 import traceback
@@ -27,11 +28,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import autoregressive
 import torch
 import train
-from speed import SHAPES, measure_decoding, measure_machine, random_model, random_prompts
-from transformers import HfArgumentParser
+from speed import SHAPES, measure_decoding, measure_machine, random_model, random_prompts, timed
+from transformers import AutoModelForCausalLM, HfArgumentParser, LlamaConfig, PreTrainedModel
 
 from hf_dparallel.environment import describe_environment, device_name
 from hf_dparallel.reports import markdown_table, write_json
@@ -140,19 +140,32 @@ def decoding(arguments: KitArguments, shape: str, compiled: bool = False) -> Mea
 
 def llama_decoding(arguments: KitArguments, shape: str) -> Measurements:
     """Times a Llama of the shape, which transformers compiles, with a static cache."""
-    llama = autoregressive.random_llama(shape, getattr(torch, arguments.dtype), arguments.device)
+    llama = random_llama(shape, getattr(torch, arguments.dtype), arguments.device)
 
     def run(prompt_length: int, batch_size: int) -> dict[str, Any]:
         # Kernels compiled for other shapes would make later ones compile for any shape.
         torch.compiler.reset()
         prompts = random_prompts(llama, batch_size, prompt_length)
-        calls = {"": autoregressive.llama_decoding(llama, prompts, arguments.max_new_tokens)}
-        seconds = autoregressive.seconds_of(calls, arguments.repeats, llama.device)[""]
+        mask = torch.ones_like(prompts)
+        settings = {"max_new_tokens": arguments.max_new_tokens, "do_sample": False, "cache_implementation": "static"}
+        decode = functools.partial(llama.generate, prompts, attention_mask=mask, **settings)
+        decode()  # compiles
+        seconds = statistics.median(timed(decode, arguments.device) for _ in range(arguments.repeats))
         return {"ms_per_token": 1000 * seconds / arguments.max_new_tokens}
 
     for prompt_length, batch_size in product(arguments.prompt_lengths, arguments.batch_sizes):
         of = {"prompt_length": prompt_length, "batch_size": batch_size}
         yield {"shape": shape} | of, functools.partial(run, **of)
+
+
+def random_llama(shape_name: str, dtype: torch.dtype, device: str) -> PreTrainedModel:
+    """Makes a Llama of the shape, without EOS."""
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    names += ("intermediate_size", "max_position_embeddings")
+    shape = {name: getattr(SHAPES[shape_name], name) for name in names}
+    with torch.device(device):
+        config = LlamaConfig(**shape, eos_token_id=None, pad_token_id=0)
+        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
 
 
 def training(arguments: KitArguments, shape: str) -> Measurements:

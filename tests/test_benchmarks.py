@@ -59,21 +59,6 @@ def test_every_figure_that_is_off_is_named(regression, path):
                 figures[name] = kept
 
 
-def test_the_comparison_with_an_autoregressive_model_runs(monkeypatch, tmp_path, capsys):
-    sizes = ["--shape=tiny", "--batch_sizes=2", "--prompt_lengths=32", "--max_new_tokens=32", "--passes=8"]
-    monkeypatch.setattr(sys, "argv", ["autoregressive.py", *sizes, "--output", str(tmp_path / "new" / "result.json")])
-    # The other tests keep their threads.
-    monkeypatch.setattr("torch.set_num_threads", lambda number: None)
-    runpy.run_path(str(BENCHMARKS / "autoregressive.py"), run_name="__main__")
-    rows = json.loads((tmp_path / "new" / "result.json").read_text())["rows"]
-    llada, sdar = [("llada", "none"), ("llada", "prefix"), ("llada", "dual")], [("sdar", "none"), ("sdar", "block")]
-    assert [(row["model"], row["cache"]) for row in rows] == llada + sdar
-    for row in rows:
-        ratio = row["seconds_per_pass"] / row["llama_seconds_per_token"]
-        assert row["tokens_per_pass_to_pay"] == pytest.approx(ratio) and ratio > 0
-    assert "| sdar, block |" in capsys.readouterr().out
-
-
 TINY = ["--shapes", "tiny", "--batch_sizes", "2", "--prompt_lengths", "8", "--max_new_tokens", "32", "--repeats", "1"]
 TINY += ["--device", "cpu", "--dtype", "float32"]
 
