@@ -147,7 +147,6 @@ def test_a_broken_pipe_is_silent():
         ("train m --dataset d --config missing.yaml", "No such file or directory: 'missing.yaml'"),
         # Settings that do not go with the model's recipe
         ("generate demo 1 --denoising_steps 161", "and at most `max_new_tokens"),
-        ("evaluate demo --dataset demo --min_new_tokens 161", "`min_new_tokens` must be at most"),
         ("chat demo --max_active_blocks 2", "`max_active_blocks=2` needs a commit rule with a threshold"),
     ],
 )

@@ -408,8 +408,3 @@ def test_models_of_other_classes(settings):
     settings |= {"max_new_tokens": 16, "block_length": 4, "entropy_bound": 2.0, "eos_token_id": 1, "pad_token_id": 0}
     expected = make_dream().generate(ids, attention_mask=attention_mask, **settings)
     assert torch.equal(foreign.generate(ids, attention_mask=attention_mask, **settings), expected)
-
-
-def test_a_block_may_be_as_long_as_the_longest_sequence():
-    out = make_sdar(max_position_embeddings=16).generate(torch.tensor([[2]]), max_new_tokens=3, block_length=16)
-    assert out.shape == (1, 4) and not (out == 63).any()

@@ -119,8 +119,7 @@ VERIFIED = {"entropy_bound": 2.0, "revocation_threshold": 0.9}
 # The setting that the error is about is the last one, and what tells its rule from the others of this setting.
 WRONG_TOGETHER = [
     (make_sdar, {"cache_implementation": "dual"}, "SDAR"),
-    (make_sdar, {"cache_refresh_interval": 2}, "approximation"),
-    (make_sdar, {"block_length": 129}, "128 tokens"),
+    (make_sdar, {"cache_refresh_interval": 2}, "approximate"),
     (make_llada, {"block_origin": "answer"}, "LLaDA"),
     (make_routed_llada2, {"block_origin": "answer"}, "experts"),
     *((make, INFILLING, "later blocks") for make in (make_sdar, make_nemotron)),
@@ -129,7 +128,7 @@ WRONG_TOGETHER = [
     (make_nemotron, {"entropy_threshold": 1.0, "max_active_blocks": 2}, "is not decided"),
     (make_nemotron, {"cache_implementation": "prefix"}, "attention of Nemotron"),
     (make_llada, {"cache_implementation": "block"}, "LLaDA"),
-    (make_llada, {"cache_refresh_interval": 2}, "needs `cache_implementation`"),
+    (make_llada, {"cache_refresh_interval": 2}, 'needs the cache "prefix"'),
     (make_llada, SHORT | {"denoising_steps": 1}, "at least 2, .* Use denoising_steps=2"),
     (make_llada, SHORT | {"denoising_steps": 32}, "at most .* Use denoising_steps=16"),
     (not_of_this_package, {"cache_implementation": "dual"}, "this package"),
@@ -151,8 +150,6 @@ WRONG_TOGETHER = [
     (of_another_class, {"soft_threshold": 0.5}, "RemoteCodeModel"),
     (make_llada, INFILLING | {"denoising_steps": 8}, "max_new_tokens"),
     (make_llada, INFILLING | {"stop_strings": ["a"]}, "max_new_tokens"),
-    (make_llada, {"num_return_sequences": 2}, "temperature"),
-    (make_llada, {"synced_gpus": True}, "share the weights"),
     (make_llada, {"output_certainty": True}, "return_dict_in_generate"),
     (bert, {"max_new_tokens": 14}, "of 3 are more than the 16 positions of BertForMaskedLM"),
     # Of the prompt.
@@ -171,7 +168,6 @@ WRONG_TOGETHER = [
     (make_llada, {"eos_token_id": 10**30}, "vocabulary"),
     (make_llada, {"suppress_tokens": [64]}, "Remove it"),
     (make_llada, {"bad_words_ids": [[-1]]}, "Remove it"),
-    (make_llada, {"min_new_tokens": 9}, "max_new_tokens=8"),
     (make_llada, {"stop_strings": ["a"]}, "tokenizer"),
 ]
 
@@ -198,6 +194,7 @@ BAD_INPUTS = [
     ({"input_ids": torch.tensor([[2, MASK]])}, r"\(63\) in row 0.* `max_new_tokens=0`"),
     ({"suppress_tokens": [*range(60)], "bad_words_ids": [[60], [61], [62]]}, "leave no token"),
     ({"attention_masks": PROMPT}, r"Unknown .* attention_masks"),
+    ({"synced_gpus": True}, r"Unknown .* synced_gpus"),
     ({"input_ids": torch.tensor([[MASK]]), **INFILLING, "stopping_criteria": [print]}, "`stopping_criteria`"),
 ]
 

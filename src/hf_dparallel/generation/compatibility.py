@@ -94,28 +94,21 @@ def _check_together(config: Any) -> None:
     for name in (*revising, "suffix_length"):
         if config.is_on(name) and config.compile_config is not None:
             refuse(name, "does not go with `compile_config`", "Leave one of the two out.")
-    if config.min_new_tokens > length:
-        refuse("min_new_tokens", f"must be at most `max_new_tokens={length}`", "Raise `max_new_tokens`.")
     if config.stop_strings and length == 0:
         refuse("stop_strings", "needs `max_new_tokens` other than 0", "Leave it out: masks are filled in any order.")
-    if config.cache_refresh_interval is not None and config.cache_implementation == "none":
-        refuse("cache_refresh_interval", "needs `cache_implementation`", "Set it, or leave the interval out.")
-    if config.num_return_sequences > 1 and config.temperature == 0:
-        refuse("num_return_sequences", "needs `temperature` above 0", "Without sampling all of them are equal.")
+    if config.cache_refresh_interval is not None and config.cache_implementation not in ("prefix", "dual"):
+        refuse("cache_refresh_interval", 'needs the cache "prefix" or "dual", which approximate', "Leave it out.")
 
 
 def _check_model(config: Any, model: PreTrainedModel) -> None:
     def refuse(name: str, rule: str, remedy: str = "Leave it out.") -> NoReturn:
         raise SettingError(name, getattr(config, name), rule, remedy)
 
-    of_class, longest = type(model).__name__, longest_sequence(model)
+    of_class = type(model).__name__
     sees_all = model.attention == "full"
     if config.is_infilling and not sees_all:
         rule = f"fills in mask tokens, but {of_class} does not see later blocks"
         refuse("max_new_tokens", rule, "Append new tokens, or use a model with full attention.")
-    if not sees_all and longest is not None and config.block_length > longest:
-        rule = f"is more than the {longest} tokens that {of_class} was trained for, which decodes whole blocks"
-        refuse("block_length", rule)
     if not sees_all and config.block_length != model.block_length and not moves_blocks(model):
         refuse("block_length", f"is not that of {of_class}, which counts blocks by itself or chooses experts for them")
     check_block_origin(config.block_origin, model)
@@ -145,8 +138,6 @@ def _check_model(config: Any, model: PreTrainedModel) -> None:
         if model.training and model.is_activation_checkpointing:
             rule = "needs `model.eval()`: in training, activation checkpointing drops keys and values"
             refuse("cache_implementation", rule)
-    if config.cache_refresh_interval is not None and not sees_all:
-        refuse("cache_refresh_interval", f"refreshes an approximation, but the cache of {of_class} is exact")
     if config.suffix_length is not None and not sees_all:
         refuse("suffix_length", f"leaves out masks after the open blocks, but {of_class} computes none of them anyway")
     if config.suffix_length is not None and not model.hides_padding:

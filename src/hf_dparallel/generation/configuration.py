@@ -227,8 +227,6 @@ def resolve(
             )
     config = DiffusionGenerationConfig(**values)
     check(config)
-    if not config.temperature and (config.is_on("top_k") or config.is_on("top_p")):
-        logger.warning_once("`top_k` and `top_p` change nothing at temperature 0. Set `temperature` to sample tokens.")
     return config
 
 

@@ -140,8 +140,7 @@ class Decoder:
     def _error(self, row: DecodedRow) -> Exception | None:
         if not row.is_nan:
             return row.error
-        source = "logits processors" if any(part.changes_scores for part in self.parts) else "model"
         return FloatingPointError(
-            f"The logits of the {source} are NaN at step {row.nfe - 1} of row {row.index}. Check the weights and the "
+            f"The logits are NaN at step {row.nfe - 1} of row {row.index}. Check the weights, processors and the "
             "dtype: float16 overflows in models trained in bfloat16, load those in bfloat16."
         )

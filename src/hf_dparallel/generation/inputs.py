@@ -7,15 +7,11 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from transformers.utils import logging
 
 from hf_dparallel_rules.settings import SettingError
 
 from .compatibility import longest_sequence
 from .configuration import DiffusionGenerationConfig
-
-
-logger = logging.get_logger(__name__)
 
 
 def check_prompts(
@@ -37,7 +33,7 @@ def check_prompts(
     ids = input_ids.long().cpu()
     mask = attention_mask.cpu() if isinstance(attention_mask, torch.Tensor) else attention_mask
     if mask is None:
-        _warn_of_padding(ids, config)
+        model.warn_if_padding_and_no_attention_mask(ids, mask)
         mask = torch.ones_like(ids)
     _check_mask(ids, mask)
     if not model.hides_padding and not mask.all():
@@ -53,29 +49,13 @@ def check_prompts(
     if config.is_infilling and not has_masks.any():
         rule = f"fills in the masks of the prompt, but `input_ids` has none (token {config.mask_token_id})"
         raise SettingError("max_new_tokens", 0, rule, "Raise `max_new_tokens` to append new tokens.")
-    longest, length = longest_sequence(model), ids.shape[1] + config.max_new_tokens
-    if longest is not None and length > longest:
-        if not model.is_native:
-            # It may have learned embeddings of its positions, where those of this package have rotary ones.
-            rule = f"and a prompt of {ids.shape[1]} are more than the {longest} positions of {type(model).__name__}"
-            raise SettingError("max_new_tokens", config.max_new_tokens, rule, "Shorten one of them.")
-        logger.warning_once(
-            f"Prompt and new tokens are {length} tokens, more than the {longest} that the model was trained for. "
-            "Shorten one of them."
-        )
+    longest = longest_sequence(model)
+    # It may have learned embeddings of its positions, where those of this package have rotary ones.
+    if not model.is_native and longest is not None and ids.shape[1] + config.max_new_tokens > longest:
+        rule = f"and a prompt of {ids.shape[1]} are more than the {longest} positions of {type(model).__name__}"
+        raise SettingError("max_new_tokens", config.max_new_tokens, rule, "Shorten one of them.")
     input_ids = input_ids.long().to(input_device(model))
     return [row[-length:] for row, length in zip(input_ids, mask.long().sum(dim=1).tolist(), strict=True)]
-
-
-def _warn_of_padding(input_ids: torch.LongTensor, config: DiffusionGenerationConfig) -> None:
-    """Warns if some prompts but not all begin or end with the padding token."""
-    is_padding = input_ids == (-1 if config.pad_token_id is None else config.pad_token_id)
-    for side, of_rows in (("start", is_padding[:, 0]), ("end", is_padding[:, -1])):
-        if of_rows.any() and not of_rows.all():
-            logger.warning_once(
-                f"Some prompts {side} with the padding token and `attention_mask` was not given, so the padding is "
-                "attended to. Pad on the left and pass the attention mask that the tokenizer returns."
-            )
 
 
 def _check_mask(input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:

@@ -13,7 +13,6 @@ from transformers import (
     StoppingCriteriaList,
 )
 from transformers.generation.streamers import BaseStreamer
-from transformers.utils import logging
 
 from hf_dparallel_rules.settings import SettingError, settings_of
 
@@ -25,8 +24,6 @@ from .output import DecodedRow, DiffusionGenerationOutput, collect_rows
 from .slots import SlotDecoder
 from .standard_parts import make_parts
 
-
-logger = logging.get_logger(__name__)
 
 # Arguments of `from_pretrained` that say where a file is.
 _DOWNLOAD = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
@@ -75,8 +72,6 @@ class DiffusionGenerationMixin(GenerationMixin):
         *,
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.LongTensor | None = None,
-        synced_gpus: bool | None = None,
-        custom_generate: str | None = None,
         **kwargs,
     ) -> torch.LongTensor | DiffusionGenerationOutput:
         r"""
@@ -111,10 +106,6 @@ class DiffusionGenerationMixin(GenerationMixin):
                 samples independent of the batch; `None` uses torch's global state (`transformers.set_seed`).
             attention_mask (`torch.LongTensor` of shape `(batch_size, prompt_length)`, *optional*):
                 0 for padding. Needed for prompts of different lengths.
-            synced_gpus (`bool`, *optional*):
-                `True`, for processes that share the weights, is refused.
-            custom_generate (`str`, *optional*):
-                A repository on the Hub or a folder, as in [`~transformers.GenerationMixin.generate`].
             kwargs:
                 Settings of [`DiffusionGenerationConfig`], which take precedence over `generation_config`.
 
@@ -134,22 +125,18 @@ class DiffusionGenerationMixin(GenerationMixin):
         >>> tokenizer.batch_decode(out.sequences[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         ```
         """
-        if custom_generate is not None:
-            if not isinstance(custom_generate, str):
-                rule = "must be the name of a repository or a folder"
-                raise SettingError("custom_generate", custom_generate, rule, "Call a function of your own directly.")
-            given = {"input_ids": input_ids, "attention_mask": attention_mask, "generator": generator}
-            kwargs |= {name: value for name, value in given.items() if value is not None}
-            kwargs |= {"streamer": streamer, "tokenizer": tokenizer, "custom_generate": custom_generate}
-            return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
-
         # 1. Check the settings and the prompts, and append a canvas of mask tokens to each prompt.
         for name in filter(kwargs.get, settings_of("chat")):
             rule, remedy = "is for chats, and `generate` takes tokens", "Pass it to `tokenizer.apply_chat_template`."
             raise SettingError(name, kwargs[name], rule, remedy)
         # The `PeftModel` that calls this method of its base model.
         check_peft(getattr(self.prepare_inputs_for_generation, "__self__", None))
-        _check_arguments(inputs, input_ids, synced_gpus, kwargs.pop("token_type_ids", None))
+        if inputs is not None and input_ids is not None:
+            raise ValueError("`inputs` and `input_ids` are the same argument, got both. Pass one of them.")
+        token_type_ids = kwargs.pop("token_type_ids", None)
+        # Tokenizers like BERT's return it. Models assume zeros anyway.
+        if token_type_ids is not None and token_type_ids.any():
+            raise ValueError("`token_type_ids` must be all 0: a prompt is one segment. Leave it out.")
         config = resolve(self, generation_config, tokenizer, **kwargs)
         if config.output_certainty and not config.return_dict_in_generate:
             rule = "needs `return_dict_in_generate=True`, to return the certainty in"
@@ -256,15 +243,3 @@ class DiffusionGenerationMixin(GenerationMixin):
             except OSError as error:
                 if isinstance(error.__context__, ValueError):  # a damaged file
                     raise
-                logger.info("No generation_config.json found: using the defaults of DiffusionGenerationConfig.")
-
-
-def _check_arguments(inputs: Any, input_ids: Any, synced_gpus: bool | None, token_type_ids: Any) -> None:
-    if synced_gpus:
-        rule = "is for processes that share the weights (FSDP, ZeRO-3): rows take different numbers of passes"
-        raise SettingError("synced_gpus", True, rule, "Gather the weights first, or use `device_map`.")
-    if inputs is not None and input_ids is not None:
-        raise ValueError("`inputs` and `input_ids` are the same argument, got both. Pass one of them.")
-    # Tokenizers like BERT's return it. Models assume zeros anyway.
-    if token_type_ids is not None and token_type_ids.any():
-        raise ValueError("`token_type_ids` must be all 0: a prompt is one segment. Leave it out.")

@@ -27,13 +27,11 @@ class RowPart:
     Attributes:
         revises (`bool`): whether it changes decided tokens of the open blocks.
         looks_ahead (`bool`): whether it also needs the scores of masks in blocks that are not open yet.
-        changes_scores (`bool`): whether it can be the cause of scores that are NaN.
         model ([`~transformers.PreTrainedModel`]), canvas ([`Canvas`]): the model, and the rows being decoded.
     """
 
     revises = False
     looks_ahead = False
-    changes_scores = False
     model: PreTrainedModel
     canvas: Canvas
 

@@ -72,7 +72,6 @@ class ScoreProcessing(RowPart):
     whole sequence of its row, without padding, as `input_ids`; the position itself is a mask there.
     """
 
-    changes_scores = True
     # In exact decoding returns the token that is picked at an open place of a row, by its scores, `(1, vocab_size)`.
     pick: Callable[[int, int, torch.Tensor], torch.Tensor]
 
