@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import LoraLayer
 from transformers import (
     CompileConfig,
     LlamaConfig,
@@ -417,27 +418,17 @@ def test_proposals_behind_a_rejected_one_are_tried_again(monkeypatch):
     assert max(kept) > 0
 
 
-def test_layers_of_one_adapter_skip_what_peft_decides_in_each_call():
-    model = make_model()
-    ids = torch.randint(2, MASK, (2, 6))
-    is_mask = torch.arange(6).expand(2, -1) > 3
-    gate = gate_adapters(model)
-    num_layers = len(gate.short_forwards)
-    assert num_layers == 12
-    logits = []
-    for forwards in (gate.short_forwards, []):
-        gate.short_forwards = forwards
-        with gate.on(is_mask):
-            logits.append(model(ids).logits)
-    assert torch.equal(*logits) and not torch.equal(logits[0], model(ids).logits)
-    for layer in model.modules():
-        assert "forward" not in vars(layer)
+def test_a_gate_gives_what_the_offsets_of_peft_give():
+    model, ids = make_model(), torch.randint(2, MASK, (2, 6))
+    with gate_adapters(model).on(torch.arange(6).expand(2, -1) > 3):
+        gated = model(ids).logits
+    layers = [layer for layer in model.modules() if isinstance(layer, LoraLayer)]
+    assert layers and not any("forward" in vars(layer) for layer in layers)
+    for layer in layers:
+        layer.register_forward_pre_hook(lambda *args: (args[1], {"alora_offsets": [2, 2]}), with_kwargs=True)
+    torch.testing.assert_close(gated, model(ids).logits)
     model.disable_adapters()
-    assert not gate_adapters(model).short_forwards
-    dropout = make_model(adapter=False)
-    dropout.add_adapter(LoraConfig(**LORA | {"lora_dropout": 0.5}))
-    assert len(gate_adapters(dropout.double().eval()).short_forwards) == num_layers
-    assert not gate_adapters(dropout.train()).short_forwards
+    assert gate_adapters(model) is None
 
 
 def test_free_decoding_commits_what_masks_propose_in_fewer_passes():

@@ -101,9 +101,6 @@ class CompiledRunner(Runner):
     def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart]):
         super().__init__(model, canvas, parts)
         self.forward = model.get_compiled_call(canvas.config.compile_config)
-        if self.gate is not None:
-            # Compiled code would be compiled anew for these.
-            self.gate.short_forwards = []
         if self.cache is not None:
             # What compiled code allocates is gone after the pass.
             config = model.config.get_text_config()

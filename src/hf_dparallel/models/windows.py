@@ -34,11 +34,11 @@ def score_windows(
         block = torch.cat([positions, window], dim=1)[row, key]
         return torch.where(key < length, block < window[row, query], block == window[row, query])
 
-    with torch.no_grad():
+    gate = gate_adapters(model) or MaskGate([])
+    with torch.no_grad(), gate.on(None):
         causal = attention_mask(block_causal(positions, positions), length, length)
         past = {"input_ids": past_ids, "position_ids": positions, "attention_mask": causal}
         forward(**past, past_key_values=cache, logits_to_keep=1)
-    gate = gate_adapters(model) or MaskGate()
     with gate.on(torch.ones(1, 1, dtype=torch.bool, device=window.device)):
         return forward(
             input_ids=inputs["input_ids"],

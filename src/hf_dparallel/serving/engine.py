@@ -232,6 +232,8 @@ class Engine:
             follows, measures = prompt.json is not None, prompt.num_logprobs is not None
             key = (prompt.adapter, repr(prompt.config.settings()), follows, measures)
             if key not in self._groups:
+                # A decoder is made with its adapter.
+                set_adapter(self.model, prompt.adapter)
                 parts = make_parts(prompt.config)
                 parts += [JsonPart(self._active)] * follows + [LogprobReader(self._active)] * measures
                 decoder = make_decoder(self.model, prompt.config, parts, self._generator_for)
