@@ -34,7 +34,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--trajectories", required=True, help="a .parquet file")
     parser.add_argument("--output_dir", required=True)
     parser.add_argument("--num_train_epochs", type=float, default=1.0)
-    parser.add_argument("--max_length", type=int, default=384, help="of prompt and answer; longer rows are dropped")
+    parser.add_argument("--max_length", type=int, default=384, help="of prompt and answer; longer rows are left out")
     parser.add_argument("--max_new_tokens", type=int, default=256, help="the most tokens of an answer")
     parser.add_argument("--lora_r", type=int, default=32)
     return parser.parse_args()
@@ -73,9 +73,7 @@ def main() -> None:
     args = parse_args()
     args.model = path_of(args.model)
     tokenizer = AutoTokenizer.from_pretrained(args.model, padding_side="left")
-    trajectories = Dataset.from_parquet(args.trajectories).filter(
-        lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= args.max_length
-    )
+    trajectories = Dataset.from_parquet(args.trajectories)
     folders = {name: train(name, trajectories, tokenizer, args) for name in CERTAINTY_WEIGHTS}
 
     # One base model in memory, two adapters, one of which is active at a time.

@@ -79,11 +79,8 @@ def main(example: ExampleArguments, args: CertaintyForcingConfig, model_args: Mo
     trajectories = collect_trajectories(model, tokenizer, prompts, example, args.output_dir)
     passes_before = trajectories[0]["nfe"]
 
-    # 2. Right answers are kept, if they fit.
+    # 2. Right answers are kept.
     trajectories = filter_trajectories(trajectories, tokenizer, numeric_answer_reward)
-    trajectories = trajectories.filter(
-        lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= args.max_length
-    )
 
     # 3. The same model, with an adapter, learns to be certain of them early.
     trainer = CertaintyForcingTrainer(

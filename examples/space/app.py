@@ -4,11 +4,10 @@
 import os
 
 from hf_dparallel import demo
-from hf_dparallel.inspection.play import QUESTIONS, make_page
+from hf_dparallel.inspection.play import make_page
 
 
-questions = os.environ.get("EXAMPLES", "").splitlines()
-page = make_page(os.environ.get("STUDENT", demo.STUDENT), questions or QUESTIONS)
+page = make_page(os.environ.get("STUDENT", demo.STUDENT))
 
 if __name__ == "__main__":
     page.launch()

@@ -16,10 +16,8 @@ def test_files_are_read_by_their_ending(tmp_path):
     assert has_one_split(str(tmp_path / "rows.txt")) and not has_one_split(str(tmp_path))
 
 
-def test_folders_of_save_to_disk_and_compressed_files(tmp_path):
+def test_compressed_files(tmp_path):
     rows = Dataset.from_dict({"prompt": ["5 6", "7"]})
-    rows.save_to_disk(tmp_path / "saved")
-    assert load_rows(str(tmp_path / "saved"), split="train[1:]")["prompt"][:] == ["7"]
     rows.to_json(tmp_path / "rows.jsonl.gz", compression="gzip")
     assert load_rows(str(tmp_path / "rows.jsonl.gz"))[:] == rows[:]
 

@@ -240,11 +240,6 @@ def _read_message(message: Any, where: str) -> Message:
     role = _ROLES.get(str(given).lower())
     if role is None:
         raise ValueError(f"{where} has the role {given!r}. Rename it to one of {', '.join(_ROLES)}.")
-    if isinstance(content, list):
-        parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
-        if other := [part.get("type") for part in parts if part.get("type") != "text"]:
-            raise ValueError(f"{where} has a part of type {other[0]!r}, and these models read text only.")
-        content = "".join(part["text"] for part in parts)
     if not isinstance(content, str):
         raise ValueError(f"{where} must have a text as `{names[1]}`, got {content!r}.")
     is_text_needed = role == "user" or (role == "assistant" and not any(map(rest.get, _INSTEAD_OF_TEXT)))

@@ -8,18 +8,14 @@ import datasets
 from .folder import MANIFEST_NAME, trajectory_files
 
 
-# What `Dataset.save_to_disk` writes beside the rows.
-_SAVED_NAME = "state.json"
-
-
 def has_one_split(name: str) -> bool:
     """Tells whether a dataset is in a file or a folder of trajectories, whose only split is `train`."""
     path = Path(name)
-    return path.is_file() or any((path / x).is_file() for x in (MANIFEST_NAME, _SAVED_NAME))
+    return path.is_file() or (path / MANIFEST_NAME).is_file()
 
 
 def load_rows(name: str, config: str | None = None, split: str = "train") -> datasets.Dataset:
-    """Returns a split of a dataset on the Hub, in a folder (of `save_to_disk`, too), or in a file.
+    """Returns a split of a dataset on the Hub, in a folder, or in a file.
 
     From a folder of `hf-dparallel trajectories`, returns the kept rows.
     """
@@ -27,14 +23,10 @@ def load_rows(name: str, config: str | None = None, split: str = "train") -> dat
     if not has_one_split(name):
         # `load_dataset` needs a name, and a path such as "./" has none.
         return datasets.load_dataset(str(path.resolve()) if path.is_dir() else name, config, split=split)
-    files = [path]
-    if path.is_dir():
-        files = trajectory_files(path) if (path / MANIFEST_NAME).is_file() else sorted(path.glob("*.arrow"))
+    files = [path] if path.is_file() else trajectory_files(path)
     names = [str(file.resolve()) for file in files]
-    # `datasets` knows a file by its ending, and refuses what it has saved itself.
-    source = "arrow" if (path / _SAVED_NAME).is_file() else str(files[0].parent.resolve())
     try:
-        return datasets.load_dataset(source, data_files=names, split=split)
+        return datasets.load_dataset(str(files[0].parent.resolve()), data_files=names, split=split)
     except (datasets.exceptions.DatasetsError, OSError, ValueError, StopIteration) as error:
         # After this, `datasets` lists hundreds of endings. An empty file is a `StopIteration`.
         cause = error.__cause__ or error

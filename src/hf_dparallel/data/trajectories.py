@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..environment import join_processes
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.output import DecodedRow
@@ -83,11 +84,9 @@ def generate_trajectories(
         FloatingPointError: if no row of a whole shard can be decoded.
         OSError: if a shard cannot be written, as on a full disk. Those before it are saved.
     """
-    from accelerate import PartialState
     from tqdm.auto import tqdm
 
-    # Without `cpu`, processes under `torchrun` on a machine without an accelerator would not be connected.
-    state = PartialState(cpu=model.device.type == "cpu")
+    state = join_processes()
     if output_dir is None and state.num_processes > 1:
         raise ValueError(f"`output_dir` must be set with {state.num_processes} processes: they share rows through it.")
     answerer = Answerer(model, tokenizer, generation_config, batch_size, seed)

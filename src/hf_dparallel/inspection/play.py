@@ -2,7 +2,7 @@
 """The page of `hf-dparallel play` and of the Space: a base model and its student answer a question. Needs gradio."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,20 +71,19 @@ class Pair:
         return spans
 
 
-def make_page(student: str, questions: Sequence[str] = QUESTIONS) -> "gr.Blocks":
+def make_page(student: str) -> "gr.Blocks":
     """Loads a student and its base model, and returns the page that plays their answers.
 
     Args:
         student (`str`): the adapter, which says itself what its base is; or a model without any.
-        questions (`Sequence[str]`, *optional*): questions to propose.
     """
     import gradio as gr
 
     pair = Pair(student)
     with gr.Blocks(title="hf-dparallel") as page:
         gr.Markdown(_INTRODUCTION.format(student=Path(student).name))
-        question = gr.Textbox(questions[0], label="Question")
-        gr.Examples(list(questions), question)
+        question = gr.Textbox(QUESTIONS[0], label="Question")
+        gr.Examples(list(QUESTIONS), question)
         with gr.Row():
             settings = [
                 gr.Slider(0, 3, pair.recipe.entropy_threshold or 0.5, step=0.05, label="Entropy threshold (nats)"),
