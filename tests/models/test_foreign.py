@@ -1,9 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`generate` on models of other classes, and the tokenizer of Dream."""
 
-import copy
 import json
-import pickle
 
 import peft
 import pytest
@@ -92,13 +90,6 @@ def test_a_model_that_counts_positions_in_its_own_way_does_so():
         model.generate(torch.tensor([[1, 5], [6, 7]]), attention_mask=torch.tensor([[0, 1], [1, 1]]))
 
 
-def test_enabled_model_can_be_pickled():
-    model = enable_diffusion_generation(make_modernbert(), mask_token_id=63)
-    prompt = torch.tensor([[5, 6, 7]])
-    for twin in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
-        assert torch.equal(twin.generate(prompt, max_new_tokens=32), model.generate(prompt, max_new_tokens=32))
-
-
 def test_enable_on_a_peft_model():
     settings = {"max_new_tokens": 32, "eos_token_id": 1}
     alone = enable_diffusion_generation(make_modernbert(), mask_token_id=63)
@@ -121,10 +112,6 @@ class BlockCausal(RemoteCodeModel):
         block = torch.arange(input_ids.shape[1]) // 32
         visible = (block[None] <= block[:, None]).expand(len(input_ids), 1, -1, -1)
         return super().forward(input_ids, visible, position_ids)
-
-
-class TakesAnyMask(RemoteCodeModel):
-    """As Tiny-A2D: bidirectional by itself, and block-causal by the masks of its own sampler."""
 
 
 class IgnoresMask(RemoteCodeModel):
@@ -152,7 +139,7 @@ class LostFrequencies(RemoteCodeModel):
 @pytest.mark.parametrize(
     ("make_model", "message"),
     [
-        (lambda: BlockCausal(RemoteCodeConfig()), "BlockCausal is causal: .* its `block_length`"),
+        (lambda: BlockCausal(RemoteCodeConfig()), "BlockCausal is causal"),
         (lambda: TakesNoMask(RemoteCodeConfig()), "does not give `logits` for `input_ids` and `attention_mask`"),
         (lambda: LostFrequencies(RemoteCodeConfig()), "rotary frequencies of LostFrequencies are lost"),
         # DiffusionGemma, whose `confidence_threshold` is a bound of an entropy.
@@ -172,42 +159,30 @@ def test_what_is_no_masked_language_model_is_refused(make_model, message):
 BLOCKS = {"max_new_tokens": 70, "block_length": 32, "entropy_threshold": 2.5, "stop_at_eos": False}
 
 
-@pytest.mark.parametrize("make_model", [BlockCausal, TakesAnyMask])
 @pytest.mark.parametrize(
     "settings", [{}, {"max_active_blocks": 2}, {"revocation_threshold": 0.5}, {"block_origin": "answer"}]
 )
-def test_block_diffusion_of_another_class_equals_the_native_one(make_model, settings):
+def test_block_diffusion_of_another_class_equals_the_native_one(settings):
     """The native one has the same weights, an exact cache, and blocks from the first token of each row."""
-    model = enable_diffusion_generation(make_model(RemoteCodeConfig()).double(), 63, True, block_length=32)
+    model = enable_diffusion_generation(RemoteCodeModel(RemoteCodeConfig()).double(), 63, True, block_length=32)
     native = A2DQwen2ForMaskedDiffusion(A2DQwen2Config(**make_dream().config.to_dict() | {"block_length": 32}))
     native.load_state_dict(make_dream().state_dict())
     native.shift_logits = True
     native.double().eval()
     prompts = [[2, 3, 4, 5, 6], [7] * 40]
     settings = BLOCKS | {"eos_token_id": 1, "pad_token_id": 1, "mask_token_id": 63} | settings
-    refused = settings.keys() & {"revocation_threshold", "block_origin"}
-    if make_model is BlockCausal and refused:
-        with refuses(*refused):
-            model.generate(torch.tensor(prompts[:1]), **settings)
-        return
     expected = list(native.generate_many(prompts, **settings))
     for row, other in zip(model.generate_many(prompts, **settings), expected, strict=True):
-        assert_same_row(row, other, make_model)
+        assert_same_row(row, other, row.index)
     ids, mask = left_padded(prompts)
-    if make_model is TakesAnyMask:
-        out = model.generate(ids, attention_mask=mask, **settings)
-        assert torch.equal(out[:, 40:], torch.stack([row.tokens for row in expected]))
-        return
-    with refuses("attention_mask"):
-        model.generate(ids, attention_mask=mask, **settings)
-    with refuses("block_length"):
-        model.generate(ids[1:], **settings | {"block_length": 8})
+    out = model.generate(ids, attention_mask=mask, **settings)
+    assert torch.equal(out[:, 40:], torch.stack([row.tokens for row in expected]))
 
 
-@pytest.mark.parametrize(("make_model", "block_length"), [(BlockCausal, 16), (BlockCausal, 33), (IgnoresMask, 32)])
-def test_blocks_that_are_not_those_of_the_model_are_refused(make_model, block_length):
+@pytest.mark.parametrize("make_model", [BlockCausal, IgnoresMask])
+def test_blocks_of_a_model_that_takes_no_masks_are_refused(make_model):
     with refuses("block_length"):
-        enable_diffusion_generation(make_model(RemoteCodeConfig()), 63, block_length=block_length)
+        enable_diffusion_generation(make_model(RemoteCodeConfig()), 63, block_length=32)
 
 
 def test_a_model_that_ignores_padding_decodes_prompts_of_one_length_together():

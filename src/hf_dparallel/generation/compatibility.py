@@ -46,7 +46,7 @@ def set_adapter(model: PreTrainedModel, name: str | None) -> None:
 
 def moves_blocks(model: PreTrainedModel) -> bool:
     """Returns whether a block-causal model can count blocks of another length, or from another column."""
-    return model.takes_visibility and getattr(model.config, "expert_capacity", None) is None
+    return getattr(model.config, "expert_capacity", None) is None
 
 
 def check_block_origin(origin: str | None, model: PreTrainedModel) -> None:
@@ -55,7 +55,7 @@ def check_block_origin(origin: str | None, model: PreTrainedModel) -> None:
     if origin == "answer" and model.attention == "full":
         rule = f"is for models whose attention has blocks: in {of_class} they follow the prompt anyway"
     elif origin == "answer" and not moves_blocks(model):
-        rule = f"would move the blocks that {of_class} counts by itself or chooses experts for"
+        rule = f"would move the blocks that {of_class} chooses experts for"
     if rule is not None:
         raise SettingError("block_origin", origin, rule, "Leave it out.")
 
@@ -110,7 +110,7 @@ def _check_model(config: Any, model: PreTrainedModel) -> None:
         rule = f"fills in mask tokens, but {of_class} does not see later blocks"
         refuse("max_new_tokens", rule, "Append new tokens, or use a model with full attention.")
     if not sees_all and config.block_length != model.block_length and not moves_blocks(model):
-        refuse("block_length", f"is not that of {of_class}, which counts blocks by itself or chooses experts for them")
+        refuse("block_length", f"is not that of {of_class}, which chooses experts for its blocks")
     check_block_origin(config.block_origin, model)
     if config.exact and model.attention != "causal_past":
         rule = f"verifies tokens by causal logits, which {of_class} with its {model.attention} attention has not"

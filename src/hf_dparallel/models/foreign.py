@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`generate` for masked language models of other classes."""
 
-import functools
 from typing import Any
 
 import torch
@@ -40,8 +39,8 @@ def enable_diffusion_generation(
             Set it when the logits at position `i - 1` score token `i`, as in models that were started from an
             autoregressive checkpoint.
         block_length (`int`, *optional*):
-            Tokens of a block of a block-causal model, which takes a mask of four dimensions, or counts blocks by
-            itself, from the first column. By default every token sees every other one.
+            Tokens of a block of a block-causal model, which takes a mask of four dimensions. By default every token
+            sees every other one.
 
     Returns:
         The same model.
@@ -80,35 +79,22 @@ def enable_diffusion_generation(
     is_seen = torch.tensor([[0, 1, 1, 1]] * 2, device=model.device)
     hides_padding = not any(_reactions(model, 0, is_seen)[1:]) and _takes_positions(model)
     has_masks = hides_padding and _takes_visibility(model)
-    _check_attention(model, block_length, has_masks)
+    if block_length is not None and not has_masks:
+        rule = f"needs a mask of four dimensions, which {type(model).__name__} does not take"
+        raise SettingError("block_length", block_length, rule, "Load the model by the class of its family.")
+    _check_attention(model, block_length)
     previous = getattr(model, "generation_config", None)
     config = DiffusionGenerationConfig.from_dict(previous.to_dict() if previous else {})
     if not isinstance(model, DiffusionGenerationMixin):
-        model.__class__ = _with_diffusion_generation(type(model))  # type: ignore[arg-type]
+        cls = type(model)
+        bases = (ScoringMixin, DiffusionGenerationMixin, cls)
+        model.__class__ = type(cls.__name__, bases, {"__module__": cls.__module__})  # type: ignore[assignment]
     model.shift_logits, model.takes_visibility = shift_logits, has_masks
     model.attention, model.hides_padding = "full", hides_padding
     if block_length is not None:
-        # A model that counts blocks by itself would count padding, too.
-        model.attention, model.hides_padding = "block_causal", has_masks
-        model.config.block_length = block_length
+        model.attention, model.config.block_length = "block_causal", block_length
     model.generation_config = config.updated(mask_token_id=mask_token_id)
     return model
-
-
-@functools.cache
-def _with_diffusion_generation(cls: type) -> Any:
-    """Returns a subclass of `cls` with `generate`; its instances can be pickled though no module holds it."""
-
-    def __reduce_ex__(self, protocol):
-        return _new_model, (cls,), self.__dict__
-
-    namespace = {"__module__": cls.__module__, "__reduce_ex__": __reduce_ex__}
-    return type(cls.__name__, (ScoringMixin, DiffusionGenerationMixin, cls), namespace)
-
-
-def _new_model(cls: type) -> PreTrainedModel:
-    new_class = _with_diffusion_generation(cls)
-    return new_class.__new__(new_class)
 
 
 def _takes_positions(model: PreTrainedModel) -> bool:
@@ -139,24 +125,17 @@ def _dense_mask(model: PreTrainedModel, is_visible: Visibility, length: int) -> 
     return make_attention_mask(config, is_visible, shape, dtype=model.dtype, device=model.device)
 
 
-def _check_attention(model: PreTrainedModel, block_length: int | None, has_masks: bool) -> None:
-    """Raises a `ValueError` unless the first position sees the last one of its block, and none sees beyond."""
-    name = type(model).__name__
-    # Longer than any blocks, and half of what the model takes: some count positions up from the padding's id.
-    block = block_length or min(96, (longest_sequence(model) or 192) // 2)
-    length = block if block_length is None else block + 1
+def _check_attention(model: PreTrainedModel, block_length: int | None) -> None:
+    """Raises a `ValueError` unless the first position of a block sees the last one."""
+    # Half of what the model takes: some count positions up from the padding's id.
+    length = block_length or min(96, (longest_sequence(model) or 192) // 2)
     mask: Any = torch.ones(2, length, dtype=torch.long, device=model.device)
-    if block_length is not None and has_masks:
-        mask = _dense_mask(model, lambda row, head, query, key: key // block <= query // block, length)
-    sees_last = _reactions(model, block - 1, mask)[0]
-    if block_length is not None and (not sees_last or any(_reactions(model, block, mask)[:block])):
-        rule = f"is not the block of {name}: its positions do not react to all of it and to nothing after"
-        raise SettingError("block_length", block_length, rule, "Give the one that the model was trained with.")
-    if not sees_last:
+    if block_length is not None:
+        mask = _dense_mask(model, lambda row, head, query, key: (key >= 0) & (query >= 0), length)
+    if not _reactions(model, length - 1, mask)[0]:
         raise ValueError(
-            f"{name} is causal: its first position does not react to the last one, so it cannot fill in masks. Give "
-            "its `block_length` if blocks see themselves. Diffusion models that are published as Llama or Qwen load "
-            "by an A2D class."
+            f"{type(model).__name__} is causal: its first position does not react to the last one, so it cannot fill "
+            "in masks. Diffusion models that are published as Llama or Qwen load by an A2D class."
         )
 
 

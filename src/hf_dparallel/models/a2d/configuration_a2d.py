@@ -1,12 +1,15 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Configurations of A2D: those of the autoregressive models that it starts from, and the attention."""
 
+from dataclasses import dataclass
+
 from huggingface_hub.dataclasses import strict
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 from ..family import NO_BLOCKS, PublishedConfigMixin
 
 
+@dataclass
 class A2DConfigMixin(PublishedConfigMixin):
     r"""
     Comes before the configuration of an autoregressive model, every argument of which is accepted.
@@ -29,8 +32,11 @@ class A2DConfigMixin(PublishedConfigMixin):
 
     told_apart = dict.fromkeys(NO_BLOCKS, "Pass `block_length` instead.")
     given_at_load = ("block_length", "shift_logits", "causal_past", "mask_token_id")
-    block_length: int | None
-    causal_past: bool
+
+    block_length: int | None = None
+    shift_logits: bool = False
+    causal_past: bool = False
+    mask_token_id: int | None = None
 
     @property
     def attention(self) -> str:  # type: ignore[override]
@@ -45,9 +51,6 @@ class A2DQwen3Config(A2DConfigMixin, Qwen3Config):
 
     model_type = "a2d-qwen3"
 
-    block_length: int | None = None
-    shift_logits: bool = False
-    causal_past: bool = False
     mask_token_id: int | None = 151669
 
 
@@ -57,22 +60,12 @@ class A2DQwen3MoeConfig(A2DConfigMixin, Qwen3MoeConfig):
 
     model_type = "a2d-qwen3-moe"
 
-    block_length: int | None = None
-    shift_logits: bool = False
-    causal_past: bool = False
-    mask_token_id: int | None = None
-
 
 @strict
 class A2DQwen2Config(A2DConfigMixin, Qwen2Config):
     """Configuration of an [`A2DQwen2ForMaskedDiffusion`]. See [`A2DConfigMixin`]."""
 
     model_type = "a2d-qwen2"
-
-    block_length: int | None = None
-    shift_logits: bool = False
-    causal_past: bool = False
-    mask_token_id: int | None = None
 
 
 @strict
@@ -82,8 +75,3 @@ class A2DLlamaConfig(A2DConfigMixin, LlamaConfig):
     model_type = "a2d-llama"
     # Mistral has one.
     only_supported = {"sliding_window": None}
-
-    block_length: int | None = None
-    shift_logits: bool = False
-    causal_past: bool = False
-    mask_token_id: int | None = None
