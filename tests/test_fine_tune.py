@@ -83,11 +83,16 @@ def test_the_page_runs(published, hub, tmp_path, monkeypatch, family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_files_differ_in_model_and_masks_only(family):
     _, training, student = read_arguments(["--config", str(CONFIGS / f"{family}.yaml"), "--dataset", "d", "--use_cpu"])
-    assert training.objective.weights == {"consistency": 1.0, "certainty": 0.0}
+    is_nemotron = family == "nemotron"
+    weights = {"consistency": 0.3, "certainty": 0.0, "autoregressive": 1.0}
+    assert training.objective.weights == (weights if is_nemotron else {"consistency": 1.0, "certainty": 0.0})
     is_full = FAMILIES[family]().attention == "full"
     assert (training.masking == "random") is is_full and student.use_peft
     files = [yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()) for name in (family, "llada")]
-    assert {name for name in files[0] if files[0][name] != files[1].get(name)} <= {"model_name_or_path", "masking"}
+    of_the_family = {"model_name_or_path", "masking"}
+    if is_nemotron:
+        of_the_family |= {"consistency_weight", "autoregressive_weight"}
+    assert {name for name in files[0] if files[0][name] != files[1].get(name)} <= of_the_family
 
 
 def test_the_table_has_every_file():

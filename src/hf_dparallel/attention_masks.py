@@ -83,6 +83,8 @@ def predicting_columns(
     """
     length = position_ids.shape[1]
     columns = torch.arange(length, device=position_ids.device)
+    # In the clean copy, as an autoregressive model does.
+    shift = torch.where(columns < num_noisy, shift, 1)
     before = torch.where(position_ids == block_start, num_noisy + position_ids - 1, columns - shift)
     return torch.where(position_ids == 0, columns, before.clamp(0, length - 1))
 

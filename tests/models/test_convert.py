@@ -200,3 +200,8 @@ def test_a_diffusion_model_is_refused(tmp_path):
     make_llada().save_pretrained(tmp_path)
     with refuses("model", "already"):
         convert_to_diffusion(str(tmp_path))
+
+
+def test_a_block_without_tokens_is_refused(tmp_path):
+    with refuses("block_length"):
+        convert_to_diffusion(str(tmp_path), block_length=0)

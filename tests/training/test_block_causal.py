@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.nn.attention.flex_attention import BlockMask
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, Ministral3Config, Ministral3ForCausalLM
 
 from hf_dparallel import (
     DiffusionGenerationConfig,
@@ -329,6 +329,47 @@ def test_loss_and_gradients_equal_those_of_each_block_in_float64(tmp_path, make_
     ]
     for gradient, of_oracle in zip(*gradients, strict=True):
         torch.testing.assert_close(gradient.double(), of_oracle, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("complementary", [True, False])
+def test_the_autoregressive_loss_is_that_of_the_causal_model(tmp_path, complementary):
+    """Once a row, whatever its views, and in the log; the other terms are as without it."""
+    weights = {"complementary_masking": complementary, "max_length": 40}
+    plain = make_trainer(tmp_path, make_nemotron().double(), **weights)
+    trainer = make_trainer(tmp_path, make_nemotron().double(), rows=8, autoregressive_weight=0.7, **weights)
+    rows = [*make_rows(4), {"prompt_ids": [2, 3], "completion_ids": [EOS]}]
+    causal = Ministral3ForCausalLM(Ministral3Config(**make_nemotron().config.to_dict())).double().eval()
+    causal.load_state_dict(trainer.model.state_dict())
+    cross_entropies = []
+    for prompt, completion in (row.values() for row in rows):
+        logits = causal(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+        cross_entropies.append(torch.nn.functional.cross_entropy(logits, torch.tensor(completion)))
+    expected = torch.stack(cross_entropies).mean()
+    with_it, without = (each.compute_loss(each.model.eval(), each.data_collator(rows)) for each in (trainer, plain))
+    torch.testing.assert_close((with_it - without).double(), 0.7 * expected, rtol=1e-5, atol=1e-5)
+    gradients = (
+        dict(zip(named, torch.autograd.grad(loss, named.values()), strict=True))
+        for loss, named in (
+            (with_it, dict(trainer.model.named_parameters())),
+            (without, dict(plain.model.named_parameters())),
+            (0.7 * expected, dict(causal.named_parameters())),
+        )
+    )
+    for gradient, of_others, of_causal in zip(*(each.values() for each in gradients), strict=True):
+        torch.testing.assert_close(gradient - of_others, of_causal, rtol=1e-3, atol=1e-6)
+    trainer.train()
+    assert all(entry["autoregressive_loss"] > 0 for entry in trainer.state.log_history if "loss" in entry)
+    metrics = trainer.evaluate(make_dataset(3, 1))
+    terms = {"consistency": 1, "certainty": 2, "autoregressive": 0.7}
+    assert metrics["eval_loss"] == sum(weight * metrics[f"eval_{term}_loss"] for term, weight in terms.items())
+
+
+@pytest.mark.parametrize("make_model", [make_llada, make_sdar])
+def test_an_autoregressive_loss_needs_a_causal_clean_copy(tmp_path, make_model):
+    with refuses("autoregressive_weight", "causal clean copy"):
+        make_trainer(tmp_path, make_model(), autoregressive_weight=1.0)
+    with refuses("autoregressive_weight", "at least 0"):
+        make_args(tmp_path, autoregressive_weight=-1.0)
 
 
 @pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe, make_llada_moe])

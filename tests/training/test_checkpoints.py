@@ -44,6 +44,25 @@ def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(tmp_path):
     assert last_complete_checkpoint(str(tmp_path)) == str(last)
 
 
+def test_another_optimizer_is_refused_and_a_missing_state_is_told(tmp_path, caplog):
+    make_trainer(tmp_path, max_steps=1, **SAVING).train()
+    with pytest.raises(ValueError, match="checkpoint-1' cannot be resumed: optim was 'adamw_torch.*' and is 'sgd'"):
+        make_trainer(tmp_path, optim="sgd", **SAVING).train(resume_from_checkpoint=True)
+    (tmp_path / "checkpoint-1" / "optimizer.pt").unlink()
+    make_trainer(tmp_path, optim="sgd", max_steps=2, **SAVING).train(resume_from_checkpoint=True)
+    assert "checkpoint-1' has no state of the optimizer: its moments and the schedule begin anew." in caplog.text
+
+
+def test_another_adapter_is_refused(tmp_path):
+    """Its scale is not among the weights, which would then mean something else."""
+    make_trainer(tmp_path, peft_config=lora(), max_steps=1, **SAVING).train()
+    make_trainer(tmp_path, peft_config=lora(), max_steps=2, **SAVING).train(resume_from_checkpoint=True)
+    others = {"lora_alpha": 64, "use_rslora": True, "alpha_pattern": {"q_proj": 2}, "target_modules": ["q_proj"]}
+    for name, value in others.items():
+        with pytest.raises(ValueError, match=f"checkpoint-2.* cannot be resumed: {name} was .* and is .*Resume with"):
+            make_trainer(tmp_path, peft_config=lora(**{name: value}), **SAVING).train(resume_from_checkpoint=True)
+
+
 def test_a_finished_run_takes_no_more_steps(tmp_path):
     """Also in the middle of an epoch, where the Trainer checks after a step."""
     settings = {"peft_config": lora(), "max_steps": 1, **SAVING}
@@ -71,10 +90,12 @@ def test_a_training_that_diverges_stops(tmp_path):
         def on_step_end(self, args, state, control, model=None, **kwargs):
             next(weight for weight in model.parameters() if weight.requires_grad).data[0] = float("nan")
 
-    trainer = make_trainer(tmp_path, peft_config=lora(), rows=6)
-    trainer.add_callback(Break())
-    with pytest.raises(FloatingPointError, match="at step 2. Lower `learning_rate`"):
-        trainer.train()
+    # After the last step there is no loss to log.
+    for rows, step in ((6, 2), (2, 1)):
+        trainer = make_trainer(tmp_path, peft_config=lora(), rows=rows)
+        trainer.add_callback(Break())
+        with pytest.raises(FloatingPointError, match=f"at step {step}. Lower `learning_rate`"):
+            trainer.train()
 
 
 KILLED_RUNS = """

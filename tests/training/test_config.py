@@ -85,6 +85,7 @@ def test_help_is_printed(capsys):
         ("certainty_weight", -1.0),
         ("consistency_weight", float("nan")),
         ("label_smoothing_factor", 0.1),
+        ("train_sampling_strategy", "group_by_length"),
         ("block_origin", "prompt"),
     ],
 )

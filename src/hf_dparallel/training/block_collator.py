@@ -15,6 +15,7 @@ from transformers.utils import logging
 from hf_dparallel_rules.settings import SettingError
 
 from ..attention_masks import mask_blocks, predicting_columns
+from ..data.dataset import TOKENIZED_COLUMNS
 from ..generation.compatibility import check_block_origin
 from ..generation.configuration import recipe_of
 from ..generation.inputs import vocabulary_size
@@ -48,6 +49,8 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
             Whether the last token of a block predicts the first token of the next one.
         shift_logits (`bool`, *optional*, defaults to `False`):
             Whether each other token is predicted by the one before, too, in such a model.
+        scores_clean_copy (`bool`, *optional*, defaults to `False`):
+            Whether the clean copy of the first view has the answer as labels, which the tokens before predict.
         mask_token_id, eos_token_id, settings:
             As in [`DataCollatorForSemiAutoregressiveMasking`].
     """
@@ -56,6 +59,7 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
     block_origin: str = "sequence"
     predicts_next_block: bool = False
     shift_logits: bool = False
+    scores_clean_copy: bool = False
 
     @property
     def padded_length(self) -> int:
@@ -71,7 +75,7 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
         Returns:
             `dict` of `torch.LongTensor`s of shape `(num_views * len(examples), num_noisy + num_clean)`, the columns
             that the batch needs of the noisy copies and then of the clean ones: `input_ids`, `position_ids`, `labels`
-            (-100 in clean copies); `block`, the number of the block of each column for the
+            (-100 in clean copies that are not scored); `block`, the number of the block of each column for the
             attention mask, in one row if it is the same for all; and `predicted_by`, the column that predicts each
             token, if the model predicts next blocks. `num_noisy` is an `int`.
         """
@@ -79,11 +83,18 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
         origin = views.answer_start * (self.block_origin == "answer")
         noisy, clean = self._needed_columns(views.labels, origin)
         columns = torch.arange(self.padded_length)
+        if self.scores_clean_copy:
+            ends = torch.tensor([[sum(len(row[name]) for name in TOKENIZED_COLUMNS)] for row in examples])
+            of_answer = (columns >= views.answer_start[: len(ends)]) & (columns < ends)
+            clean = slice(0, max(clean.stop, int(ends.max())))
         num_noisy = len(columns[noisy])
         positions = torch.cat([columns[noisy], columns[clean]]).repeat(len(views.clean), 1)
         block_start = (positions - (positions - origin) % self.block_length).clamp(min=0)
         is_clean = torch.arange(positions.shape[1]) >= num_noisy
         labels = views.labels.gather(1, positions).masked_fill(is_clean, IGNORE_INDEX)
+        if self.scores_clean_copy:
+            answers = views.clean[: len(ends)].masked_fill(~of_answer, IGNORE_INDEX)
+            labels[: len(ends), num_noisy:] = answers[:, clean]
         block = mask_blocks(self.attention, positions, block_start, is_clean)
         batch = {
             "input_ids": torch.cat([views.noisy[:, noisy], views.clean[:, clean]], dim=1),
@@ -146,4 +157,5 @@ def default_collator(
     of_family = ("attention", "block_length", "predicts_next_block", "shift_logits")
     settings |= {name: getattr(base, name) for name in of_family}
     settings["block_origin"] = args.block_origin or recipe_of(base).block_origin or base.config.block_origin
-    return BlockCausalCollator(**settings)
+    is_causal = base.predicts_next_block and base.attention == "causal_past"
+    return BlockCausalCollator(**settings, scores_clean_copy=is_causal and args.autoregressive_weight > 0)

@@ -106,6 +106,13 @@ class CertaintyForcingConfig(TrainingArguments):
         default=2.0, metadata={"help": "Weight of the certainty-forcing loss, beta in Eq. 8 of the paper."}
     )
     consistency_weight: float = field(default=1.0, metadata={"help": "Weight of the cross-entropy on the trajectory."})
+    autoregressive_weight: float = field(
+        default=0.0,
+        metadata={
+            "help": "Weight of the cross-entropy of the answer in the clean copy, where each token predicts the next "
+            "one: the loss by which Nemotron-Labs-Diffusion stays an autoregressive model, too. For no other model."
+        },
+    )
     chat_template_kwargs: dict[str, Any] | str | None = field(
         default=None,
         metadata={
@@ -125,7 +132,8 @@ class CertaintyForcingConfig(TrainingArguments):
     def objective(self) -> Objective:
         """The loss with these weights."""
         weights = {"consistency": self.consistency_weight, "certainty": self.certainty_weight}
-        weights |= {name: weight for name in self.added_terms if (weight := getattr(self, f"{name}_weight"))}
+        names = (*self.added_terms, "autoregressive")
+        weights |= {name: weight for name in names if (weight := getattr(self, f"{name}_weight"))}
         return Objective(self.certainty_temperature, weights, self.added_terms)
 
     def __post_init__(self):
@@ -137,12 +145,15 @@ class CertaintyForcingConfig(TrainingArguments):
         if not 0 < self.certainty_temperature < math.inf:
             value = self.certainty_temperature
             raise SettingError("certainty_temperature", value, "must be positive", "The paper uses 0.5.")
-        for name in (f"{term}_weight" for term in ("certainty", "consistency", *self.added_terms)):
+        for name in (f"{term}_weight" for term in ("certainty", "consistency", "autoregressive", *self.added_terms)):
             if not 0 <= getattr(self, name) < math.inf:
                 raise SettingError(name, getattr(self, name), "must be a number of at least 0")
         if self.label_smoothing_factor != 0:
             rule = "has no meaning for certainty-forcing distillation"
             raise SettingError("label_smoothing_factor", self.label_smoothing_factor, rule, "Leave it at 0.")
+        if self.train_sampling_strategy not in ("random", "sequential"):
+            rule = "must be 'random' or 'sequential', whose order a resumed run and several processes repeat"
+            raise SettingError("train_sampling_strategy", self.train_sampling_strategy, rule)
         # As a plain default it would win over a `gradient_checkpointing=False`, its older name.
         if self.activation_checkpointing is None and self.gradient_checkpointing is None:
             self.activation_checkpointing = True

@@ -101,6 +101,16 @@ def sum_by_row(terms: TokenTerms, labels: torch.Tensor) -> RowTerms:
     return RowTerms(means, num_masked, num_correct, row_sum(entropy) / num_masked.clamp(min=1))
 
 
+def sum_copies(terms: TokenTerms, labels: torch.Tensor, num_noisy: int) -> RowTerms:
+    """Returns the terms of the noisy copies, and as the last one the mean cross-entropy of the clean copies."""
+    is_noisy = (torch.arange(labels.shape[1], device=labels.device) < num_noisy).expand_as(labels)
+    is_noisy = is_noisy[labels != IGNORE_INDEX].to(terms.losses.device)
+    noisy, clean = (TokenTerms(*(column[which] for column in terms)) for which in (is_noisy, ~is_noisy))
+    rows = sum_by_row(noisy, labels[:, :num_noisy])
+    autoregressive = sum_by_row(clean, labels[:, num_noisy:]).losses[:, :1]
+    return rows._replace(losses=torch.cat([rows.losses, autoregressive], dim=1))
+
+
 def log_values(terms: RowTerms, num_views: int) -> torch.Tensor:
     """Returns the values to log, `(sequences, num_terms + 4)`, with the views of each sequence added up."""
     part = torch.full_like(terms.num_masked, 1 / num_views)

@@ -24,16 +24,18 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import ADAPTER_CONFIG_NAME
 
+from hf_dparallel_rules.settings import SettingError
+
 from ..data.dataset import TRAINING_COLUMNS, prepare_dataset
 from ..hub.card import SUMMARY_NAME, TAGS
 from ..hub.push import check_base_model, made_files
 from ..models.base import MaskedDiffusionModel
 from ..reports import write_json
 from .block_collator import default_collator
-from .checkpoints import last_complete_checkpoint
+from .checkpoints import check_resumable, last_complete_checkpoint
 from .collator import DataCollatorForSemiAutoregressiveMasking, MaskingCallback
 from .config import CertaintyForcingConfig
-from .objective import IGNORE_INDEX, averages, log_values, sum_by_row
+from .objective import IGNORE_INDEX, averages, log_values, sum_by_row, sum_copies
 from .recipe import chat_arguments, student_recipe, training_summary
 from .student import base_model, prepare_student
 
@@ -57,8 +59,8 @@ class CertaintyForcingTrainer(Trainer):
 
     - `consistency_loss`: cross-entropy on the trajectory (Eq. 5), in nats, summed over the views of a sequence.
     - `certainty_loss`: entropy at `certainty_temperature` of the correct predictions (Eq. 7), in nats, summed the same
-      way. `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`, and terms that a
-      subclass of [`CertaintyForcingConfig`] adds are logged and weighted so.
+      way. `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`, and
+      `autoregressive_loss` and terms that a subclass of [`CertaintyForcingConfig`] adds are logged and weighted so.
     - `masked_entropy`: mean entropy at temperature 1 of the scored tokens, in nats.
     - `masked_accuracy`: fraction of the scored tokens whose argmax is the label.
 
@@ -148,6 +150,9 @@ class CertaintyForcingTrainer(Trainer):
         args.prediction_loss_only = True
         args.chat_template_kwargs = chat_arguments(args.chat_template_kwargs, model, train_dataset)
         rules["chat_template_kwargs"] = args.chat_template_kwargs
+        if args.autoregressive_weight and not getattr(data_collator, "scores_clean_copy", False):
+            rule = f"needs a causal clean copy, which rows of {type(base_model(model)).__name__} do not have"
+            raise SettingError("autoregressive_weight", args.autoregressive_weight, rule, "Leave it out.")
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
             callbacks = [*(callbacks or []), MaskingCallback(data_collator)]
             # A copy, which stays at epoch 0: each evaluation has the same masks, and training keeps its own.
@@ -236,7 +241,10 @@ class CertaintyForcingTrainer(Trainer):
         given = {name: value for name, value in inputs.items() if name != "labels"}
         scored = labels != IGNORE_INDEX
         by_token = base_model(self.model).score(given, scored, objective.token_terms, labels, forward=model)
-        terms = sum_by_row(by_token, labels)
+        is_autoregressive = "autoregressive" in objective.weights
+        terms = (
+            sum_copies(by_token, labels, inputs["num_noisy"]) if is_autoregressive else sum_by_row(by_token, labels)
+        )
         values = log_values(terms, self._num_views)
         num_sequences = len(values)
         if not model.training:
@@ -267,10 +275,7 @@ class CertaintyForcingTrainer(Trainer):
         if "loss" in logs:
             metrics = self._pop_averages("train")
             if not all(map(math.isfinite, metrics.values())):
-                raise FloatingPointError(
-                    f"The training has diverged: its loss is NaN or infinite at step {self.state.global_step}. Lower "
-                    "`learning_rate`, or train in bfloat16 instead of float16."
-                )
+                raise FloatingPointError(self._divergence())
             logs = {**logs, **metrics}
         super().log(logs, start_time)
 
@@ -296,7 +301,7 @@ class CertaintyForcingTrainer(Trainer):
                 Further arguments of [`~transformers.Trainer.train`].
 
         Raises:
-            ValueError: if there is no checkpoint to resume from.
+            ValueError: if there is no checkpoint to resume from, or it has another adapter or optimizer.
             FloatingPointError: if the training diverges.
         """
         if resume_from_checkpoint is True:
@@ -306,7 +311,22 @@ class CertaintyForcingTrainer(Trainer):
                     f"`resume_from_checkpoint=True` needs a checkpoint in {self.args.output_dir!r} that was written "
                     "to its end, and there is none. Train without it."
                 )
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        if resume_from_checkpoint:
+            check_resumable(resume_from_checkpoint, self.model, self.args.optim.value)
+        output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        # After the last step there is no loss to log.
+        weights = (weight for weight in self.model.parameters() if weight.requires_grad)
+        if not all(
+            (weight.to_local() if hasattr(weight, "to_local") else weight).isfinite().all() for weight in weights
+        ):
+            raise FloatingPointError(self._divergence())
+        return output
+
+    def _divergence(self) -> str:
+        return (
+            f"The training has diverged: loss or weights are NaN or infinite at step {self.state.global_step}. Lower "
+            "`learning_rate`, or train in bfloat16 instead of float16."
+        )
 
     def _init_training_state(self, max_steps, num_update_steps, num_epochs, checkpoint, trial) -> tuple[int, int]:
         trained = super()._init_training_state(max_steps, num_update_steps, num_epochs, checkpoint, trial)

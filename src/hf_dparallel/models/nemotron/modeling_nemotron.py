@@ -30,6 +30,9 @@ class NemotronDiffusionForMaskedDiffusion(MaskedDiffusionModel, Ministral3PreTra
     first new token. The last token before a block predicts its first one, which a pass decides alone, as the official
     sampler does: the pass that computes a decided block as past is the first one over the next block. In that block
     `logits[:, i]` scores token `i`; in the past it scores token `i + 1`, as in an autoregressive model.
+
+    The published training also adds an autoregressive loss on the clean copy: `autoregressive_weight` in
+    [`CertaintyForcingConfig`].
     """
 
     config: NemotronDiffusionConfig
