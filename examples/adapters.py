@@ -7,7 +7,7 @@
     python examples/adapters.py --model demo --trajectories trajectories/filtered.parquet --output_dir runs/demo \
         --max_length 128 --max_new_tokens 64
 
-`demo` is a tiny model that comes with the package; `hf-dparallel trajectories --model demo` makes its trajectories.
+`demo` is a tiny model that comes with the package; `hf-dparallel trajectories demo` makes its trajectories.
 One adapter is trained with the certainty loss, the other without, which is the ablation of the paper's Table 3. The
 file is what `hf-dparallel trajectories` or examples/convert_trajectories.py writes. examples/distill.py has the other
 arguments of the training; here are only those that a first try needs.

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "src"
 IN_THE_SOURCES = ["LICENSE", "README.md", "pyproject.toml", "setup.py", "tests/conftest.py", "docs/index.md"]
 PROMPT = "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many are left?"
-FIRST_ANSWER = ["generate", "--model", "demo", "--max_new_tokens", "64", "--prompt", PROMPT]
+FIRST_ANSWER = ["generate", "demo", PROMPT, "--max_new_tokens", "64"]
 MAX_SECONDS = 30
 
 

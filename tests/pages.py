@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_dparallel_cli import main, model_first, program
+from hf_dparallel_cli import main, program
 from hf_dparallel_cli.training import read_arguments
 
 
@@ -69,7 +69,6 @@ def arguments_of_ours(words: list[str]) -> list[str] | None:
 def parse_only(argv: list[str]) -> None:
     """Reads the arguments of a command, in the folder of the repository, and does not run it."""
     with contextlib.chdir(ROOT):
-        argv = model_first(argv)
         if argv and argv[0] in program.commands:
             if argv[0] == "train":
                 # Configurations ask for bfloat16, which the arguments of the Trainer refuse where there is no GPU.

@@ -185,7 +185,7 @@ def test_commands_run(page, capfd):
 
 def test_a_flag_that_does_not_exist_is_noticed():
     with pytest.raises(NoSuchOption, match="--treshold"):
-        parse_only(["generate", "--model", "demo", "--prompt", "2", "--treshold", "0.5"])
+        parse_only(["generate", "demo", "2", "--treshold", "0.5"])
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -68,7 +68,7 @@ run() {
 trajectories() {  # data set of the Hub, its configuration or "", column of the questions, reward, most prompts
     local folder=$OUTPUT/trajectories/${1##*/}
     # shellcheck disable=SC2086  # LAUNCH is several words
-    run $LAUNCH hf_dparallel_cli trajectories --model "$MODEL" --dataset "$1" ${2:+--dataset_config "$2"} \
+    run $LAUNCH hf_dparallel_cli trajectories "$MODEL" --dataset "$1" ${2:+--dataset_config "$2"} \
         --dataset_split train --prompt_column "$3" --reward "$4" ${5:+--num_samples "$5"} \
         --max_new_tokens 256 --block_length 32 --denoising_steps 256 --output_dir "$folder"
     FILTERED+=("$folder/filtered.parquet")

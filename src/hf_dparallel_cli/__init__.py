@@ -64,7 +64,7 @@ def program(ctx: click.Context) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
-    words = model_first(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv)
     name = words[0] if words and words[0] in program.commands else ""
     title = f"hf-dparallel {name}".rstrip()
     # No progress bars of less than a second, and few lines of them in a file.
@@ -93,9 +93,3 @@ def main(argv: Sequence[str] | None = None) -> int:
             text = f"{type(error).__name__}: {text} (HF_DPARALLEL_DEBUG=1 shows the traceback)"
         click.echo(f"{title}: error: {text}", err=True)
         return 1
-
-
-def model_first(words: Sequence[str]) -> list[str]:
-    """Returns the words with the value of `--model NAME` as the first argument of the command."""
-    place = words.index("--model") if "--model" in words[:-1] else 0
-    return [words[0], words[place + 1], *words[1:place], *words[place + 2 :]] if place else list(words)

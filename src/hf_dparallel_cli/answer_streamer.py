@@ -2,7 +2,6 @@
 """Decodes one answer, and shows it on the terminal while it is decoded."""
 
 import time
-import unicodedata
 from typing import Any
 
 import click
@@ -11,10 +10,6 @@ from transformers import TextStreamer
 
 from hf_dparallel.data.thoughts import ThoughtMarkers, split_thought
 from hf_dparallel.generation.answerer import Answerer
-
-
-# Characters that reverse the direction of the text around them.
-_DIRECTIONS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 class AnswerStreamer(TextStreamer):
@@ -36,9 +31,9 @@ class AnswerStreamer(TextStreamer):
         before, self.shown = self.shown, split_thought(self.markers, self.text, stream_end)
         thought, new = (now[len(then) :] for then, now in zip(before, self.shown, strict=True))
         if thought:
-            click.secho(printable(thought), dim=True, nl=False)
+            click.secho(thought, dim=True, nl=False)
         is_first = bool(new and self.shown[0] and not before[1])
-        super().on_finalized_text("\n\n" * is_first + printable(new), stream_end)
+        super().on_finalized_text("\n\n" * is_first + new, stream_end)
 
 
 def answer(
@@ -68,18 +63,3 @@ def describe_cost(figures: dict[str, Any]) -> str:
     empty = "" if figures["text"] else "Empty answer: "
     passes = "1 forward pass" if figures["nfe"] == 1 else f"{figures['nfe']} forward passes"
     return f"{empty}{passes}, {figures['tokens_per_forward']:.2f} tokens per forward pass"
-
-
-def printable(text: str) -> str:
-    """Returns the text with the names of control characters in their place, with which a model could take over a
-    terminal.
-
-    Newlines stay, a tab is four spaces, and a carriage return, of which some texts have one before each newline, is
-    left out.
-    """
-    text = text.replace("\t", "    ").replace("\r", "")
-    return "".join(repr(char)[1:-1] if _is_control(char) else char for char in text)
-
-
-def _is_control(char: str) -> bool:
-    return char != "\n" and (unicodedata.category(char) in ("Cc", "Cs") or char in _DIRECTIONS)

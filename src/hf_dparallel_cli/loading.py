@@ -3,15 +3,13 @@
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import click
 import datasets
 import torch
 from accelerate import PartialState
-from huggingface_hub.utils import HFValidationError, validate_repo_id
 from peft import PeftConfig
 from transformers import (
     AutoModelForMaskedLM,
@@ -41,9 +39,8 @@ DEMO = "demo"
 
 def load_model(options: Mapping[str, Any]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Returns the model, on this process's device and with its adapter, and the tokenizer."""
-    name, adapter = path_of(options["model"]), options.get("adapter")
+    adapter = None if options.get("adapter") is None else path_of(options["adapter"])
     if adapter is not None:
-        adapter = path_of(adapter)
         with checked_name("adapter", adapter):  # before a large model is loaded
             cached_file(adapter, ADAPTER_CONFIG_NAME)
     how: dict[str, Any] = {key: options[key] for key in ("dtype", "attn_implementation")}
@@ -53,29 +50,33 @@ def load_model(options: Mapping[str, Any]) -> tuple[PreTrainedModel, PreTrainedT
         how["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
         )
-    how |= {"device_map": options["device"] or PartialState().device, "revision": options["revision"] or "main"}
-    with checked_name("model", name):
-        if options["causal_past"]:
-            model, tokenizer = convert_to_diffusion(name, attention="causal_past", **how)
-        else:
-            tokenizer = load_tokenizer(name, options["revision"])
-            model = AutoModelForMaskedLM.from_pretrained(name, trust_remote_code=False, **how)
-        if not isinstance(model, DiffusionGenerationMixin):
-            enable_diffusion_generation(model, special_token_id("mask_token_id", model.config, tokenizer))
+    how["device_map"] = options["device"] or PartialState().device
+    name, revision = path_of(options["model"]), options["revision"] or "main"
+    model, tokenizer = load_base(name, options["causal_past"], revision=revision, **how)
+    if not isinstance(model, DiffusionGenerationMixin):
+        enable_diffusion_generation(model, special_token_id("mask_token_id", model.config, tokenizer))
     if adapter is not None:
-        with checked_name("adapter", adapter):
-            model.load_adapter(adapter)
+        model.load_adapter(adapter)
     return model.eval(), tokenizer
 
 
-def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Returns the tokenizer of a model or an adapter. An adapter without a tokenizer uses its base model's."""
-    where = {"revision": revision or "main"}
+def load_base(
+    name: str, causal_past: bool, revision: str = "main", **how: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Returns a model and its tokenizer; with `causal_past`, an autoregressive model for exact decoding."""
     with checked_name("model", name):
-        has_tokenizer = cached_file(
-            name, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False, **where
-        )
-        if not has_tokenizer and find_adapter_config_file(name, **where):
+        if causal_past:
+            return convert_to_diffusion(name, attention="causal_past", revision=revision, **how)
+        model = AutoModelForMaskedLM.from_pretrained(name, trust_remote_code=False, revision=revision, **how)
+    return model, load_tokenizer(name, revision)
+
+
+def load_tokenizer(name: str, revision: str = "main") -> PreTrainedTokenizerBase:
+    """Returns the tokenizer of a model or an adapter. An adapter without a tokenizer uses its base model's."""
+    where = {"revision": revision}
+    with checked_name("model", name):
+        file = cached_file(name, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False, **where)
+        if not file and find_adapter_config_file(name, **where):
             # The revision belongs to the adapter.
             name, where = PeftConfig.from_pretrained(name, **where).base_model_name_or_path, {}
         return AutoTokenizer.from_pretrained(name, padding_side="left", trust_remote_code=False, **where)
@@ -101,11 +102,10 @@ def load_answerer(options: Mapping[str, Any]) -> Answerer:
 
 
 def read_prompt(options: Mapping[str, Any]) -> str:
-    """Returns the prompt, given as an argument or by name, or read from stdin."""
-    given = [options[name] for name in ("word", "prompt") if options[name] is not None]
-    if len(given) > 1:
-        raise click.UsageError("The prompt is given twice, as PROMPT and with --prompt. Keep one.")
-    text = "".join(given) if given or sys.stdin.isatty() else sys.stdin.read()
+    """Returns the prompt, given as an argument or read from stdin."""
+    text = options["prompt"]
+    if text is None:
+        text = "" if sys.stdin.isatty() else sys.stdin.read()
     if not text.strip():
         raise click.UsageError("`prompt` is empty. Give it after the model, in quotes, or pipe it into stdin.")
     return text.rstrip("\n")
@@ -149,7 +149,10 @@ def load_prompts(options: Mapping[str, Any], reward: str, default_split: str) ->
             lambda text: {"prompt": [{"role": "user", "content": text}]}, input_columns=asked, remove_columns=others
         )
     is_clear = options["raw"] or not has_texts(dataset)
-    if not is_clear and load_tokenizer(path_of(options["model"]), options["revision"]).chat_template is not None:
+    if (
+        not is_clear
+        and load_tokenizer(path_of(options["model"]), options["revision"] or "main").chat_template is not None
+    ):
         raise ValueError(
             f"The column `prompt` of `dataset={name}` has texts, but `model={options['model']}` has a chat template. "
             "Add --prompt_column prompt to send each text as a user's message, or --raw to continue it."
@@ -163,7 +166,7 @@ def load_split(
     """Returns a split of a dataset (see [`load_rows`]), or of the bundled word problems."""
     if name == DEMO:
         return word_problem_dataset(num_rows or 512, seed=0, split=split)
-    with nullcontext() if has_one_split(name) else checked_name("dataset", name):
+    with checked_name("dataset", name):
         return load_rows(name, config, split)
 
 
@@ -171,18 +174,8 @@ def load_split(
 def checked_name(argument: str, name: str) -> Iterator[None]:
     """Adds a name, a path or a possible name on the Hub, to errors while something is loaded by it."""
     try:
-        if not Path(name).exists():
-            validate_repo_id(name)
         yield
-    except HFValidationError as error:
-        raise FileNotFoundError(
-            f"`{argument}={name}` does not exist, and is not a name on the Hub. Check the path, or give a name such "
-            "as 'GSAI-ML/LLaDA-8B-Instruct'."
-        ) from error
     except (OSError, ValueError) as error:
-        if str(error).startswith(f"`{argument}={name}`"):
-            raise
         # After this, transformers lists all classes.
         problem = str(error).partition(" for this kind of AutoModel")[0]
-        kind = OSError if isinstance(error, OSError) else ValueError
-        raise kind(f"`{argument}={name}` cannot be loaded: {problem}") from error
+        raise OSError(f"`{argument}={name}` cannot be loaded: {problem}") from error

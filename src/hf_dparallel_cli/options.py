@@ -85,8 +85,7 @@ data_options = together(
 )
 # For `loading.read_prompt` and `loading.encode_prompt`.
 prompt_options = together(
-    click.argument("word", metavar="[PROMPT]", required=False),
-    click.option("--prompt", help="The prompt, also by name. By default it is read from stdin."),
+    click.argument("prompt", required=False),
     click.option("--raw", is_flag=True, help="Continue the prompt without the chat template."),
 )
 
@@ -119,26 +118,20 @@ def _read_file(ctx: click.Context, option: click.Parameter, path: str | None) ->
     import yaml  # here, because it would double the time of --help
 
     try:
-        values = dict(yaml.safe_load(Path(path).read_text(encoding="utf-8")))
+        text = Path(path).read_text(encoding="utf-8")
+        # As texts, as on the command line: YAML would read `no` as False and 012 as 10. A dictionary is JSON there.
+        values, texts = dict(yaml.safe_load(text)), yaml.load(text, yaml.BaseLoader)
     except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
         raise click.UsageError(f"`config={path}` must be a YAML mapping, `name: value`: {error}") from error
     params = {name: one for one in ctx.command.params for name in (one.name, one.opts[0].lstrip("-")) if one != option}
-    defaults: dict[str, Any] = {}
-    for key, value in values.items():
+    ctx.default_map = {}
+    for key, value in texts.items():
         if key not in params:
-            meant = suggest(str(key), params) or f"Remove `{key}`."
+            meant = suggest(key, params) or f"Remove `{key}`."
             raise click.UsageError(f"`{path}` has `{key}`, which is not an option of this command. {meant}")
-        param = params[key]
-        value = json.dumps(value) if isinstance(value, dict) else value
-        items = value if param.multiple and isinstance(value, list) else [value]
-        # YAML reads `no` as False and 012 as 10.
-        is_text = isinstance(param.type, click.types.StringParamType | click.Path)
-        if not all(isinstance(item, str if is_text else str | int | float) for item in items):
-            kind = "a text, in quotes" if is_text else "one value"
-            raise click.UsageError(f"`{key}` in `{path}` must be {kind}, got {value!r}.")
-        # As text, so that 2.5 is not read as the integer 2.
-        defaults[str(param.name)] = [str(item) for item in items] if param.multiple else str(value)
-    ctx.default_map = defaults
+        if isinstance(value, list) and not params[key].multiple:
+            raise click.UsageError(f"`{key}` in `{path}` must be one value, got {value}.")
+        ctx.default_map[str(params[key].name)] = json.dumps(values[key]) if isinstance(value, dict) else value
 
 
 config_option = click.option(

@@ -113,6 +113,6 @@ def load_adapters(model: Any, tokenizer: Any, given: Any, names: dict[str, str |
         if path is not None:
             # PEFT's names are parts of the names of modules, which have no dots.
             adapters[name] = f"served_{number}"
-            with checked_name("adapter", path_of(path)):
+            with checked_name("adapter", path):
                 model.load_adapter(path_of(path), adapters[name])
     return {name: ServedModel(name, model, tokenizer, given, adapter) for name, adapter in adapters.items()}

@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Runs `hf-dparallel train`, whose options are the fields of dataclasses."""
 
-import re
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -11,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 import yaml
-from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
@@ -20,13 +19,12 @@ from hf_dparallel.demo import path_of
 from hf_dparallel.environment import require
 from hf_dparallel.generation.compatibility import has_adapter
 from hf_dparallel.hub.card import SUMMARY_NAME
-from hf_dparallel.models.convert import convert_to_diffusion
 from hf_dparallel.training.checkpoints import last_complete_checkpoint
 from hf_dparallel.training.config import CertaintyForcingConfig
 from hf_dparallel.training.trainer import CertaintyForcingTrainer
 from hf_dparallel_rules.settings import suggest
 
-from .loading import DEMO, checked_name, load_split
+from .loading import DEMO, load_base, load_split
 
 
 @dataclass
@@ -100,10 +98,6 @@ def read_arguments(words: Sequence[str]) -> tuple[DataArguments, CertaintyForcin
         meant = suggest(unknown[0].lstrip("-").replace("-", "_"), names)
         raise click.UsageError(f"No such option {unknown[0]!r}. {meant}")
     data, training, student = arguments
-    targets = student.lora_target_modules
-    # Of one name, TRL makes a text, which PEFT takes for a pattern of whole names.
-    if isinstance(targets, str) and targets != "all-linear" and re.fullmatch(r"[\w.]+", targets):
-        student.lora_target_modules = [targets]
     return data, training, student
 
 
@@ -143,28 +137,23 @@ def train(data: DataArguments, training: CertaintyForcingConfig, student: Studen
             if not name.endswith(("_flos", "_per_second")):
                 click.echo(f"{name}  {value:.4g}")
         is_raw = tokenizer.chat_template is None or has_texts(splits["train_dataset"])
-        command = "generate --raw --prompt TEXT" if is_raw else "chat"
-        click.echo(f"\nNext: hf-dparallel {command} --model {quote(training.output_dir)}")
+        folder = quote(training.output_dir)
+        click.echo(f"\nNext: hf-dparallel {f'generate {folder} --raw TEXT' if is_raw else f'chat {folder}'}")
 
 
 def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Returns model and tokenizer. The trainer chooses the device."""
-    name = path_of(arguments.model_name_or_path)
     quantization = get_quantization_config(arguments)
     if quantization is not None:
         require("load_in_4bit", "bitsandbytes")
-    with checked_name("model_name_or_path", name):
-        how = {
-            "dtype": arguments.dtype,
-            "attn_implementation": arguments.attn_implementation,
-            "revision": arguments.model_revision,
-            "quantization_config": quantization,
-        }
-        if arguments.causal_past:
-            model, tokenizer = convert_to_diffusion(name, attention="causal_past", **how)
-        else:
-            tokenizer = AutoTokenizer.from_pretrained(name, revision=arguments.model_revision)
-            model = AutoModelForMaskedLM.from_pretrained(name, **how)
+    model, tokenizer = load_base(
+        path_of(arguments.model_name_or_path),
+        arguments.causal_past,
+        arguments.model_revision or "main",
+        dtype=arguments.dtype,
+        attn_implementation=arguments.attn_implementation,
+        quantization_config=quantization,
+    )
     if has_adapter(model):
         raise ValueError(f"`model={arguments.model_name_or_path}` is an adapter already. Give its base model.")
     return model, tokenizer

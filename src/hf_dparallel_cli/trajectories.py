@@ -53,7 +53,7 @@ def trajectories_command(
 
         if state.num_processes > 1:
             raise ValueError("`ray_actors` has Ray start the processes. Run the command without torchrun.")
-        tokenizer = load_tokenizer(path_of(options["model"]), options["revision"])
+        tokenizer = load_tokenizer(path_of(options["model"]), options["revision"] or "main")
         rows = generate_trajectories_on_ray(partial(load_model, options), dataset, max_actors=ray_actors, **how)
     path = Path(output_dir, FILTERED_NAME)
     if state.is_main_process:

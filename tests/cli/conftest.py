@@ -44,7 +44,7 @@ def questions(tmp_path, checkpoint) -> str:
 
 @pytest.fixture
 def asked(checkpoint, questions) -> list[str]:
-    return ["--model", checkpoint, "--dataset", questions, "--prompt_column", "question"]
+    return [checkpoint, "--dataset", questions, "--prompt_column", "question"]
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from hf_dparallel_cli import main
-from hf_dparallel_cli.answer_streamer import printable
 
 from ..helpers import make_llada, make_tokenizer
 from .helpers import DECODING, answer
@@ -85,7 +84,3 @@ def test_a_model_without_chat_template_cannot_chat(tmp_path, monkeypatch, capsys
     tokenizer.save_pretrained(tmp_path)
     assert main(["chat", str(tmp_path)]) == 1
     assert "has no chat template: it continues text and cannot chat" in capsys.readouterr().err
-
-
-def test_a_model_cannot_take_over_the_terminal():
-    assert printable("a\tb\r\n\033[2J\u202ec\ud800é") == "a    b\n\\x1b[2J\\u202ec\\ud800é"

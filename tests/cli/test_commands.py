@@ -89,7 +89,7 @@ def test_how_a_model_is_loaded(hf, checkpoint, monkeypatch):
     seen = {}
     monkeypatch.setattr("hf_dparallel_cli.loading.AutoModelForMaskedLM.from_pretrained", from_pretrained)
     flags = ["--device", "cpu", "--attn_implementation", "eager", "--revision", "v1", "--dtype", "bfloat16"]
-    ask = ["generate", checkpoint, "--prompt", "5", *DECODING]
+    ask = ["generate", checkpoint, "5", *DECODING]
     assert hf(*ask, *flags)[0] == 0 and seen.pop("device_map") == "cpu"
     expected = {"attn_implementation": "eager", "revision": "v1", "dtype": "bfloat16", "trust_remote_code": False}
     assert seen == expected
@@ -99,12 +99,12 @@ def test_how_a_model_is_loaded(hf, checkpoint, monkeypatch):
 
 
 def test_generate_reads_stdin_and_streams(hf, checkpoint, monkeypatch):
-    flags = ["generate", "--model", checkpoint, *DECODING]
-    expected = hf(*flags, "--prompt", "5 6")[1]
+    flags = ["generate", checkpoint, *DECODING]
+    expected = hf(*flags, "5 6")[1]
     monkeypatch.setattr(sys, "stdin", io.StringIO("5 6\n"))
     assert hf(*flags)[1] == expected
-    # The prompt needs no name, wherever it stands; a switch has no value.
-    model, *settings = flags[2:]
+    # Wherever it stands; a switch has no value.
+    model, *settings = flags[1:]
     for words in ([model, *settings, "--stream", "5 6"], [model, "5 6", *settings]):
         assert hf("generate", *words)[:2] == (0, expected)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
@@ -112,9 +112,9 @@ def test_generate_reads_stdin_and_streams(hf, checkpoint, monkeypatch):
 
 
 def test_generate_raw_leaves_the_chat_template_out(hf, checkpoint):
-    flags = ["generate", "--model", checkpoint, *DECODING]
-    assert hf(*flags, "--prompt", "<s> 5 6", "--raw")[1] == hf(*flags, "--prompt", "5 6")[1]
-    assert any(hf(*flags, "--prompt", p, "--raw")[1] != hf(*flags, "--prompt", p)[1] for p in ("5 6", "7", "8 9"))
+    flags = ["generate", checkpoint, *DECODING]
+    assert hf(*flags, "<s> 5 6", "--raw")[1] == hf(*flags, "5 6")[1]
+    assert any(hf(*flags, p, "--raw")[1] != hf(*flags, p)[1] for p in ("5 6", "7", "8 9"))
 
 
 def test_evaluate(hf, asked):
@@ -146,8 +146,8 @@ def test_sweeps(hf, asked):
 
 
 def test_calibrate(hf, asked, monkeypatch):
-    flags = [*asked[2:], "--max_new_tokens", "8", "--block_length", "4", "--output_dir", "out"]
-    loosely = ["calibrate", *asked[:2], *flags, "--max_accuracy_drop", "0.9", "--confidence", "0.5"]
+    flags = [*asked[1:], "--max_new_tokens", "8", "--block_length", "4", "--output_dir", "out"]
+    loosely = ["calibrate", *asked[:1], *flags, "--max_accuracy_drop", "0.9", "--confidence", "0.5"]
     code, out, _ = hf(*loosely, "--sweep", "entropy_threshold=1,3", "--json", "c.json")
     figures = read_json("c.json")
     assert code == 0 and len(figures["trials"]) == 2 and figures["num_prompts"] == 8
@@ -158,7 +158,7 @@ def test_calibrate(hf, asked, monkeypatch):
     record = read_json("out/calibration.json")
     assert record == {name: value for name, value in figures.items() if name != "trials"}
     assert record["max_accuracy_drop"] == 0.9 and record["reference"] == {"denoising_steps": 8}
-    code, _, err = hf("calibrate", *asked[:2], *flags)
+    code, _, err = hf("calibrate", *asked[:1], *flags)
     assert code == 1 and "here 4. Fewer than 230 cannot show" in err and "Give 460 prompts or more" in err
 
     # Killed while it writes another recipe: no promise stays that is of the one before.
@@ -184,7 +184,7 @@ def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, quest
         is_right = answerer.config.entropy_threshold != 3
         return Evaluation([is_right] * len(dataset), [DecodingCost(4, 8, 8)] * len(dataset), seconds=1.0)
 
-    flags = ["--model", tmp_path / "cached", "--dataset", questions, "--prompt_column", "question"]
+    flags = [tmp_path / "cached", "--dataset", questions, "--prompt_column", "question"]
     flags += ["--sweep", "entropy_threshold=0.5", "--max_accuracy_drop", "0.9", "--output_dir", "out"]
     monkeypatch.setattr("hf_dparallel.evaluation.decoding.evaluate_answers", evaluate_answers)
     assert hf("calibrate", *flags)[0] == 0
@@ -199,7 +199,7 @@ def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, quest
 
 
 def test_inspect_writes_a_page_of_the_decode_of_generate(hf, checkpoint):
-    flags = ["--model", checkpoint, "--prompt", "5 6", "--temperature", "1.0", *DECODING]
+    flags = [checkpoint, "5 6", "--temperature", "1.0", *DECODING]
     assert hf("generate", *flags, "--json", "g.json")[0] == 0
     code, out, err = hf("inspect", *flags, "--output_file", "out/page.html")
     assert code == 0, err
@@ -231,11 +231,11 @@ def test_an_infilled_prompt_is_the_answer(hf):
 
 def test_trajectories_that_are_all_wrong_are_1(hf, checkpoint, tmp_path):
     dataset = write_jsonl(tmp_path / "wrong.json", [{"messages": [{"role": "user", "content": "5"}], "answer": "-1"}])
-    code, out, err = hf("trajectories", "--model", checkpoint, "--dataset", dataset, "--output_dir", "out", *DECODING)
+    code, out, err = hf("trajectories", checkpoint, "--dataset", dataset, "--output_dir", "out", *DECODING)
     assert code == 1 and not out
     assert "error: None of 1 trajectories has a reward of at least `min_reward=1.0`" in last_line(err)
     # What an earlier reward has kept does not stay.
-    flags = ("trajectories", "--model", checkpoint, "--dataset", dataset, "--output_dir", "out", *DECODING)
+    flags = ("trajectories", checkpoint, "--dataset", dataset, "--output_dir", "out", *DECODING)
     assert hf(*flags, "--min_reward", "0")[0] == 0 and Path("out/filtered.parquet").is_file()
     assert hf(*flags)[0] == 1 and not Path("out/filtered.parquet").exists()
 
@@ -247,19 +247,19 @@ def test_train_then_decode_with_the_adapter(hf, checkpoint, completions, tmp_pat
     code, out, err = hf(*flags, "--num_train_epochs", "2")
     adapter = read_json("out/adapter_config.json")
     assert code == 0, err
-    assert out.endswith("\nNext: hf-dparallel chat --model out\n") and "total_flos" not in out
+    assert out.endswith("\nNext: hf-dparallel chat out\n") and "total_flos" not in out
     figures = {line.split()[0]: line.split()[1] for line in out.splitlines()[:-2]}
     assert {"loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy"} <= set(figures)
     assert figures["epoch"] == "2" and adapter["r"] == 4 and adapter["task_type"] is None
     code, _, err = hf(*flags)
     assert code == 1 and "`output_dir=out` holds a model already" in last_line(err)
     assert "--resume_from_checkpoint true" in last_line(err) and read_json("out/adapter_config.json") == adapter
-    again = hf("train", "--model", "out", "--dataset_name", completions, "--output_dir", "more", *TRAINING)
+    again = hf("train", "out", "--dataset_name", completions, "--output_dir", "more", *TRAINING)
     assert again[0] == 1 and "`model=out` is an adapter already. Give its base model." in again[2]
 
-    base = hf("generate", "--model", checkpoint, "--prompt", "5 6", *DECODING)[1]
-    student = hf("generate", "--model", checkpoint, "--adapter", "out", "--prompt", "5 6", *DECODING)
-    by_adapter = hf("generate", "--model", "out", "--prompt", "5 6", *DECODING)
+    base = hf("generate", checkpoint, "5 6", *DECODING)[1]
+    student = hf("generate", checkpoint, "--adapter", "out", "5 6", *DECODING)
+    by_adapter = hf("generate", "out", "5 6", *DECODING)
     assert student[0] == by_adapter[0] == 0
     assert student[1] == by_adapter[1] != base
 
@@ -267,7 +267,7 @@ def test_train_then_decode_with_the_adapter(hf, checkpoint, completions, tmp_pat
 def test_train_resumes_and_evaluates_without_long_rows(hf, checkpoint, tmp_path, caplog):
     rows = [{"prompt": "5", "completion": "6 7"}] * 2 + [{"prompt": "5", "completion": "6 " * 20}]
     dataset = write_jsonl(tmp_path / "rows.jsonl", rows)
-    flags = ["train", "--model", checkpoint, "--dataset_name", dataset, "--output_dir", "out", *TRAINING]
+    flags = ["train", checkpoint, "--dataset_name", dataset, "--output_dir", "out", *TRAINING]
     flags += ["--per_device_train_batch_size", "1"]
     code, _, err = hf(*flags, "--max_length", "1")
     assert code == 1 and "All rows of `train_dataset` are longer than max_length=1" in last_line(err)
@@ -288,19 +288,19 @@ def test_train_resumes_and_evaluates_without_long_rows(hf, checkpoint, tmp_path,
 
 def test_demo_names_the_bundled_model_and_problems(hf, monkeypatch, checkpoint):
     monkeypatch.setitem(demo.NAMES, "demo", checkpoint)
-    flags = ["--model", "demo", "--dataset", "demo", *DECODING]
+    flags = ["demo", "--dataset", "demo", *DECODING]
     assert hf("evaluate", *flags, "--num_samples", "3", "--json", "e.json")[0] == 0
     assert read_json("e.json")["num_prompts"] == 3
     assert hf("trajectories", *flags, "--num_samples", "2", "--reward", "none", "--output_dir", "out")[0] == 0
     assert load_split("out")["prompt"][0] == demo.word_problem_dataset(1, seed=0)["prompt"][0]
-    flags = ["--model", "demo", "--dataset_name", "out/filtered.parquet", "--max_steps", "1", *TRAINING]
+    flags = ["demo", "--dataset_name", "out/filtered.parquet", "--max_steps", "1", *TRAINING]
     assert hf("train", *flags, "--max_length", "64")[0] == 0
 
 
 @pytest.mark.parametrize("flags", [["demo-student"], ["demo", "--adapter", "demo-student"]])
 def test_the_bundled_student_by_its_name(hf, flags):
     question = "Mia has 14 pens. Then Mia finds 6 more. Later Mia sells 5 pens. How many pens are left?"
-    code, out, _ = hf("generate", *flags, "--prompt", question, "--json", "g.json")
+    code, out, _ = hf("generate", *flags, question, "--json", "g.json")
     assert code == 0 and "The answer is 15" in out
     assert read_json("g.json")["nfe"] < 20  # with its recipe
 
@@ -316,7 +316,7 @@ def test_data_as_others_have_them(hf, checkpoint, questions, asked, tmp_path):
         for row in read_jsonl(questions)
     ]
     dataset = write_jsonl(tmp_path / "rows.jsonl", rows)
-    found = hf("evaluate", "--model", checkpoint, "--dataset", dataset, "--answer_column", "gold", *DECODING)
+    found = hf("evaluate", checkpoint, "--dataset", dataset, "--answer_column", "gold", *DECODING)
     assert found[0] == 0 and found[1].split("Latency")[0] == expected.split("Latency")[0]
 
 

@@ -94,7 +94,7 @@ def test_two_commands_and_the_student_by_its_name(hf, causal, prompts, tmp_path)
     assert torch.equal(kind.from_pretrained(causal).generate(ids, **plain), expected)
     out = student.generate(ids, max_new_tokens=8, confidence_threshold=1e-6, return_dict_in_generate=True)
     assert torch.equal(out.sequences, expected) and out.nfe <= 8
-    code, printed, _ = hf("generate", "s", "--prompt", "5 6", "--raw", "--max_new_tokens", "8")
+    code, printed, _ = hf("generate", "s", "5 6", "--raw", "--max_new_tokens", "8")
     assert code == 0 and printed.split() == tokenizer.decode(expected[0, ids.shape[1] :]).split()
 
 

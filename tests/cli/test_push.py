@@ -16,7 +16,7 @@ PROMPT = "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many pens are
 def test_push_then_generate_with_the_recipe(hub, adapter, hf):
     AutoTokenizer.from_pretrained(TEACHER).save_pretrained(adapter)
     flags = ["--dataset", "demo", "--num_samples", 2, "--max_new_tokens", 32, "--json", "r.json"]
-    assert hf("evaluate", "--model", BASE, "--adapter", adapter, *flags)[0] == 0
+    assert hf("evaluate", BASE, "--adapter", adapter, *flags)[0] == 0
     flags = "--report r.json --max_new_tokens 64 --block_length 32 --private --revision v1"
     code, out, _ = hf("push", adapter, "user/student", *flags.split())
     repository = hub.repository("user/student")
@@ -26,9 +26,9 @@ def test_push_then_generate_with_the_recipe(hub, adapter, hf):
 
     # The base model has the tokenizer, which is found there.
     assert hf("push", adapter, "user/student")[0] == 0
-    code, answer, _ = hf("generate", "--model", "user/student", "--prompt", PROMPT, "--json", "a.json")
-    local = hf("generate", "--model", adapter, "--prompt", PROMPT, "--json", "b.json")
-    by_adapter = hf("generate", "--model", BASE, "--adapter", "user/student", "--prompt", PROMPT, "--json", "c.json")
+    code, answer, _ = hf("generate", "user/student", PROMPT, "--json", "a.json")
+    local = hf("generate", adapter, PROMPT, "--json", "b.json")
+    by_adapter = hf("generate", BASE, "--adapter", "user/student", PROMPT, "--json", "c.json")
     assert code == 0 and (code, answer) == local[:2] == by_adapter[:2]
     passes = [read_json(f"{name}.json")["nfe"] for name in "abc"]
     assert passes[0] == passes[1] == passes[2] < 32  # a rule of the recipe, not one token in each pass
