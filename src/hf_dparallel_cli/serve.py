@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel serve`: answers requests of OpenAI clients over HTTP."""
 
+import os
 import signal
 import socket
 from collections.abc import Sequence
@@ -18,16 +19,20 @@ if TYPE_CHECKING:
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
+def read_api_key(context: click.Context, option: click.Parameter, given: str | None) -> str | None:
+    """Returns the key of the flag, or else of the environment. Raises a `UsageError` if no client could send it."""
+    key = os.environ.get("HF_DPARALLEL_API_KEY") if given is None else given
+    if key is not None and (not key or key != key.strip()):
+        raise click.UsageError("`api_key`, or $HF_DPARALLEL_API_KEY, is empty or has white space at an end. Trim it.")
+    return key
+
+
 @click.command()
 @base_options
 @click.option("--adapter", "adapters", multiple=True, help="Adapter, [NAME=]ADAPTER. May be given several times.")
 @click.option("--host", default="127.0.0.1", help="Address to listen on. 0.0.0.0 accepts connections from everywhere.")
 @click.option("--port", type=PORT, default=8000, help="Port to listen on. 0 chooses a free port.")
-@click.option(
-    "--api_key",
-    envvar="HF_DPARALLEL_API_KEY",
-    help="Key that clients must send. By default $HF_DPARALLEL_API_KEY.",
-)
+@click.option("--api_key", callback=read_api_key, help="Key that clients must send. By default $HF_DPARALLEL_API_KEY.")
 @batch_option
 @click.option("--max_waiting", type=click.IntRange(0), default=128, help="Prompts that may wait; more get status 429.")
 @settings_options
@@ -60,7 +65,7 @@ def serve_command(
     # Before loading the model, which may take minutes; clients wait.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, port), family=family)
-    if not api_key and host not in _LOOPBACK:
+    if api_key is None and host not in _LOOPBACK:
         click.echo(f"Warning: anyone who can reach {host} can use this server. Set --api_key.", err=True)
     model, tokenizer = load_model(options)
     models = load_adapters(model, tokenizer, given, names | {options["model"]: None})
@@ -69,7 +74,7 @@ def serve_command(
     async def stop_with_engine() -> None:
         server.should_exit |= engine.failure is not None
 
-    hooks: dict[str, Any] = {"callback_notify": stop_with_engine, "timeout_notify": 1}
+    hooks: dict[str, Any] = {"callback_notify": stop_with_engine, "timeout_notify": 1, "http": "h11"}
     server = uvicorn.Server(uvicorn.Config(make_app(models, engine, api_key), timeout_graceful_shutdown=30, **hooks))
     url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/v1"
     click.echo(

@@ -100,6 +100,14 @@ def test_a_server_for_everyone_without_key_warns(hf, monkeypatch):
     assert "Set --api_key" not in hf("serve", "./missing", "--port", "0", "--host", "0.0.0.0")[2]
 
 
+@pytest.mark.parametrize("key", ["", " ", "k\n"])
+def test_a_key_that_no_client_could_send_is_refused(hf, monkeypatch, key):
+    code, _, err = hf("serve", "./missing", "--port", "0", "--api_key", key)
+    assert code == 2 and "`api_key`" in err and "is empty or has white space" in err
+    monkeypatch.setenv("HF_DPARALLEL_API_KEY", key)
+    assert hf("serve", "./missing", "--port", "0")[0] == 2
+
+
 def test_without_the_extra_it_says_how_to_get_it(hf, monkeypatch):
     monkeypatch.setattr("hf_dparallel.environment.find_spec", lambda name: None)
     code, _, err = hf("serve", "./missing")

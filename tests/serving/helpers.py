@@ -34,7 +34,7 @@ def running(served, models=None, num_slots=16, max_waiting=128, **settings):
     """Runs a server; yields its URL, `post` and `client` for requests, the engine and the uvicorn server."""
     engine = Engine(served.model, num_slots, max_waiting)
     app = make_app(models or {served.name: served}, engine, **settings)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", http="h11"))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

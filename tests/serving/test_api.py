@@ -141,9 +141,10 @@ def test_a_client_that_disconnects_frees_its_slot(served, stream):
                 connection.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
                 wait_for(lambda number=number: engine.num_prompts == number)
             wait_for(lambda: (engine.num_active, engine.num_waiting) == (1, 1))
+        wait_for(lambda: all(prompt.is_given_up for prompt in (*engine._active.values(), *engine._waiting)))
         gate.open.set()
         wait_for(lambda: (engine.num_active, engine.num_waiting) == (0, 0))
-        # Neither ran to its end.
+        # The second never ran, and the first did not run to its end.
         assert engine.num_passes < 5
         assert server.post(chat(PROBLEMS[0])).status_code == 200
 
@@ -219,7 +220,8 @@ def test_bodies_that_are_refused(server, content, content_type, status, message)
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405)]
+    ("method", "path", "status"),
+    [("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405), ("POST", "/v1/completions", 404)],
 )
 def test_unknown_paths(server, method, path, status):
     answer = httpx.request(method, f"{server.url}{path}")

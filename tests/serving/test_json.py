@@ -38,7 +38,7 @@ SCHEMA = {
 
 
 def answer_of(schema: dict, tokenizer) -> JsonAnswer:
-    return compile_schema(schema, tokenizer, len(tokenizer), [tokenizer.eos_token_id])
+    return compile_schema(schema, None, tokenizer, len(tokenizer), [tokenizer.eos_token_id])
 
 
 def check(text: str) -> None:
@@ -81,7 +81,7 @@ def test_answers_are_valid_beside_others(tokenizer, make_model, settings):
 def test_each_token_is_the_likeliest_that_fits(served_json, tokenizer):
     """Oracle: one token after the other, from all of the vocabulary."""
     model, prompt, mask, eos = served_json.model, [30, 31, 32], tokenizer.mask_token_id, tokenizer.eos_token_id
-    matcher = compile_schema(SCHEMA, tokenizer, len(tokenizer), [eos]).matcher
+    matcher = compile_schema(SCHEMA, None, tokenizer, len(tokenizer), [eos]).matcher
     expected = matcher.compute_ff_tokens()
     assert tokenizer.decode(expected) == '{"what":' and matcher.consume_tokens(expected)
     num_passes = 0

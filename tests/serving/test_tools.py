@@ -127,6 +127,19 @@ def test_the_template_gets_tools_calls_and_results(served_json, tokenizer, monke
     assert "'arguments': {'how many': 3}" in prompt(messages=called) and "toolDone." in prompt(messages=called)
 
 
+def test_calls_beside_a_schema(served_json, tokenizer, monkeypatch):
+    """With `tool_choice` auto, an answer calls or follows the schema of `response_format`."""
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}")
+    monkeypatch.setattr("hf_dparallel.serving.api.longest_sequence", lambda model: None)
+    form = {"name": "count", "schema": {"type": "object", "properties": {"n": {"type": "integer"}}}}
+    form = {"type": "json_schema", "json_schema": form}
+    asked = {"messages": MESSAGES, "tools": TOOLS, "response_format": form}
+    request = Completion(asked, served_json)
+    for text, fits in (('{"n": 3}', True), (TAGGED, True), ("3", False), (CALL, False)):
+        ids = [*tokenizer(str(text))["input_ids"], tokenizer.eos_token_id]
+        assert (request.prompt.json.matcher.deep_copy().validate_tokens(ids) == len(ids)) is fits
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -136,7 +149,6 @@ def test_the_template_gets_tools_calls_and_results(served_json, tokenizer, monke
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "sell"}}}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "required", "function": {"name": "buy"}}}, "tool_choice"),
         ({"tools": [{"type": "custom", "custom": {}}]}, "tools"),
-        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format"),
         ({"tools": [ODD], "tool_choice": "required"}, "tools"),
         ({"tools": TOOLS, "tool_choice": "required", "stop_at_eos": False}, "tools"),
     ],

@@ -47,6 +47,11 @@ def _refuse(value: Any) -> None:
         raise PydanticCustomError("unsupported", "not supported, leave it out")
 
 
+def _one_answer(number: Any) -> None:
+    if number != 1:
+        raise PydanticCustomError("n", "must be 1: send one request for each answer, they share passes")
+
+
 # A field that may only have values at which it does nothing: 0, false or empty.
 Unsupported = Annotated[Any, AfterValidator(_refuse)]
 
@@ -95,8 +100,7 @@ class ChatBody(BaseModel):
     # Arguments of the chat template, as in vLLM and SGLang.
     chat_template_kwargs: dict[str, Any] = {}
 
-    # Requests share passes, so that several answers need no field.
-    n: Literal[1] = 1
+    n: Annotated[Any, AfterValidator(_one_answer)] = 1
     presence_penalty: Unsupported = None
     frequency_penalty: Unsupported = None
     logit_bias: Unsupported = None
@@ -197,17 +201,19 @@ def _read_tools(body: ChatBody) -> tuple[list[dict[str, Any]], bool]:
 
 
 def _read_schema(
-    body: ChatBody, called: list[dict[str, Any]], config: DiffusionGenerationConfig, served: ServedModel
+    body: ChatBody,
+    tools: list[dict[str, Any]],
+    must_call: bool,
+    config: DiffusionGenerationConfig,
+    served: ServedModel,
 ) -> JsonAnswer | None:
     """Returns the beginning of an answer that follows a schema: that of `response_format`, or of a forced call."""
     name, form = "response_format", body.response_format
     if (form.type == "json_schema") is (form.json_schema is None):
         raise RequestError(f"`{name}` must have the type json_schema and a schema, or neither.", name)
-    if form.type != "text" and body.tools and body.tool_choice != "none":
-        raise RequestError(f"`{name}` does not go with `tools`. Send one of them.", name)
-    schema = form.json_schema.value if form.json_schema else {"type": "object"}
-    if called:
-        name, schema = "tools", schema_of_call(called)
+    schema: dict[str, Any] | None = form.json_schema.value if form.json_schema else {"type": "object"}
+    if must_call:
+        name, schema = "tools", None
     elif form.type == "text":
         return None
     if not config.stop_at_eos or not config.eos_token_ids:
@@ -218,7 +224,8 @@ def _read_schema(
         raise RequestError(f"`{name}` needs settings that revise no tokens. {remedy}", name)
     try:
         size = served.model.config.vocab_size
-        return compile_schema(schema, served.tokenizer, size, config.eos_token_ids, is_call=bool(called))
+        call = schema_of_call(tools) if tools else None
+        return compile_schema(schema, call, served.tokenizer, size, config.eos_token_ids)
     except ValueError as error:
         raise RequestError(f"`{name}` cannot be answered: {error}", name) from error
 
@@ -264,7 +271,7 @@ class Completion:
             raise RequestError("`top_logprobs` needs `logprobs`. Set that to true.", "top_logprobs")
         config, max_tokens = _read_settings(body, served)
         self._tools, must_call = _read_tools(body)
-        schema = _read_schema(body, self._tools if must_call else [], config, served)
+        schema = _read_schema(body, self._tools, must_call, config, served)
         arguments = (config.chat_template_kwargs or {}) | body.chat_template_kwargs
         self._markers = None if schema else ThoughtMarkers.of(tokenizer, arguments)
         # An answer that must call follows a schema, whether the template shows the tools or not.
@@ -328,6 +335,12 @@ class Completion:
         finally:
             self.prompt.is_given_up = True
 
+    async def end_with(self, request: Request) -> None:
+        """Waits until the client has left, also while the prompt waits for a slot, and ends the answer."""
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        self._told.put_nowait(Progress([], nfe=0, error=RequestError("The client has left.", status=499)))
+
     async def events(self) -> AsyncIterator[str]:
         """Yields the server-sent events of a stream."""
         head = self._head | {"object": "chat.completion.chunk"}
@@ -382,7 +395,7 @@ class Api:
 
     async def complete(self, request: Request) -> Response:
         """Answers `POST /v1/chat/completions`."""
-        self._check_key(request)
+        self._check(request)
         # A page of another site that is open in a browser on this machine may send other types without asking.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError("The body must be JSON. Send the header `Content-Type: application/json`.", status=415)
@@ -399,10 +412,10 @@ class Api:
         if completion.body.stream:
             headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
             return StreamingResponse(completion.events(), headers=headers, media_type="text/event-stream")
+        watcher = asyncio.create_task(completion.end_with(request))
         async for _ in completion.choices():
-            if await request.is_disconnected():
-                completion.prompt.is_given_up = True
-                break
+            pass
+        watcher.cancel()
         return JSONResponse(completion.whole())
 
     def _read(self, content: bytes) -> Completion:
@@ -421,22 +434,28 @@ class Api:
 
     async def list_models(self, request: Request) -> Response:
         """Answers `GET /v1/models`."""
-        self._check_key(request)
+        self._check(request)
         about = {"object": "model", "created": self.start, "owned_by": "hf-dparallel"}
         data = [{"id": name, "max_model_len": longest_sequence(each.model)} for name, each in self.models.items()]
         return JSONResponse({"object": "list", "data": [each | about for each in data]})
 
     async def health(self, request: Request) -> Response:
         """Answers `GET /health`."""
+        self._check(request, needs_key=False)
         state = {"active": self.engine.num_active, "waiting": self.engine.num_waiting}
         if self.engine.is_alive:
             return JSONResponse({"status": "ok"} | state)
         return JSONResponse({"status": "closed"} | state, status_code=503)
 
-    def _check_key(self, request: Request) -> None:
+    def _check(self, request: Request, needs_key: bool = True) -> None:
+        """Raises a [`RequestError`] for a request of two lengths, or without the API key."""
+        if {"content-length", "transfer-encoding"} <= set(request.headers):
+            # A proxy may read the other one, and what follows as a further request (RFC 9112, 6.1).
+            message = "The request has both Content-Length and Transfer-Encoding. Send one of them."
+            raise RequestError(message, headers={"Connection": "close"})
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         is_right = scheme.lower() == "bearer" and secrets.compare_digest(given.encode(), (self.api_key or "").encode())
-        if self.api_key and not is_right:
+        if needs_key and self.api_key is not None and not is_right:
             raise RequestError(
                 "The API key is missing or wrong. Send the header `Authorization: Bearer KEY`.",
                 status=401,
@@ -464,7 +483,7 @@ def _as_request_error(error: Exception) -> RequestError:
         return error
     if isinstance(error, HTTPException):
         message = f"{error.detail}. The endpoints are /v1/chat/completions, /v1/models and /health."
-        return RequestError(message, status=error.status_code)
+        return RequestError(message, status=error.status_code, headers={"Connection": "close"})
     if isinstance(error, SchemaError):
         return RequestError(str(error))
     reason = f"The request failed with {type(error).__name__}. The server's log has the traceback."

@@ -116,17 +116,17 @@ class JsonPart(RowPart):
 
 
 def compile_schema(
-    schema: dict[str, Any],
+    schema: dict[str, Any] | None,
+    call: dict[str, Any] | None,
     tokenizer: PreTrainedTokenizerBase,
     vocab_size: int,
     eos_token_ids: list[int],
-    is_call: bool = False,
 ) -> JsonAnswer:
-    """Returns the beginning of an answer that follows a schema, and of a call stands between `TAGS`.
+    """Returns the beginning of an answer that follows `schema`, or is a `call` between `TAGS`; the model chooses.
 
     Objects have all their properties, in order. Raises a [`SchemaError`] for what is not supported.
     """
-    closed = _closed(schema)
+    closed = [_closed(each) for each in (schema, call) if each is not None]
     text = json.dumps(closed, ensure_ascii=False)
     longest_text = max(map(len, re.findall(r'"((?:[^"\\]|\\.)*)"', text)), default=0)
     if len(text) > _LONGEST or longest_text > _LONGEST_TEXT or re.search(r"\{\s*\d{4}", text):
@@ -135,12 +135,14 @@ def compile_schema(
         vocabulary = _vocabulary(tokenizer, max(vocab_size, len(tokenizer)), tuple(eos_token_ids))
     except ValueError as error:
         raise SchemaError("JSON answers need a byte-level tokenizer, and this model has another one.") from error
-    answer = f"%json {json.dumps(closed | _SPACING)}"
-    if is_call:
+    forms = [f"%json {json.dumps(each | _SPACING)}" for each in closed]
+    if call is not None:
         # A tag may be a token of its own, which grammars write without quotes.
         begin, end = (tag if tag in tokenizer.get_added_vocab() else f'"{tag}"' for tag in TAGS)
-        answer = f'{begin} "\\n" {answer} "\\n" {end}'
-    grammar = LLMatcher.grammar_from_lark(f"start: {answer}")
+        forms[-1] = f'{begin} "\\n" {forms[-1]} "\\n" {end}'
+    rules = [f"form{number}: {form}" for number, form in enumerate(forms)]
+    start = f"start: {' | '.join(f'form{number}' for number in range(len(forms)))}"
+    grammar = LLMatcher.grammar_from_lark("\n".join([start, *rules]))
     matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=_LIMITS)
     # Some errors are raised only for the first token.
     if not matcher.is_error():
