@@ -42,11 +42,13 @@ def check_resumable(checkpoint: str, model: Any, optim: str) -> None:
     """Raises a `ValueError` if the weights or the state of the optimizer would mean something else in this run."""
     folder, changed = Path(checkpoint), {}
     if (folder / ADAPTER_CONFIG_NAME).is_file() and (adapters := getattr(model, "peft_config", None)):
-        now = json.loads(json.dumps(next(iter(adapters.values())).to_dict(), default=sorted))
+        now = json.loads(json.dumps(next(iter(adapters.values())).to_dict(), default=list))
         before = read_json(folder / ADAPTER_CONFIG_NAME)
         # PEFT writes sets as lists in any order.
-        before = {name: sorted(value) if isinstance(value, list) else value for name, value in before.items()}
-        changed = {name: (before[name], now[name]) for name in (before.keys() & now.keys()) - _FREE}
+        changed = {
+            name: tuple(sorted(each[name]) if isinstance(each[name], list) else each[name] for each in (before, now))
+            for name in (before.keys() & now.keys()) - _FREE
+        }
     has_optimizer = any(path.name.startswith(("optimizer", "global_step")) for path in folder.iterdir())
     if not has_optimizer:
         logger.warning(f"{checkpoint!r} has no state of the optimizer: its moments and the schedule begin anew.")
