@@ -219,6 +219,15 @@ def test_bodies_that_are_refused(server, content, content_type, status, message)
     assert answer.status_code == status and message in answer.json()["error"]["message"]
 
 
+def test_a_request_of_two_lengths_is_refused_and_closed(server):
+    """A proxy before the server may read the other one, and its rest as a further request (RFC 9112, 6.1)."""
+    head = b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    with server.connect() as connection:
+        connection.sendall(head + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b"".join(iter(lambda: connection.recv(2**16), b""))
+    assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405), ("POST", "/v1/completions", 404)],
