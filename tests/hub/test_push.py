@@ -155,34 +155,13 @@ def test_what_the_hub_refuses_is_its_own_error(hub, adapter, monkeypatch):
     assert "models/user/student" not in hub.repositories
 
 
-def test_branches_and_pull_requests(hub, adapter):
+def test_branches(hub, adapter):
     push_model_to_hub(adapter, "user/student", revision="v1", private=True)
     repository = hub.repository("user/student")
     assert repository.private and repository.files() == {} and set(repository.files("v1")) == PUSHED
-    commit = push_model_to_hub(save_adapter(adapter, seed=1), "user/student", create_pr=True, token="hf_stranger")
-    assert commit.pr_url.endswith("/user/student/discussions/1")
-    proposed = repository.files("refs/pr/1")["adapter_model.safetensors"]
-    assert repository.files() == {} and proposed != repository.files("v1")["adapter_model.safetensors"]
 
 
 # custom_generate
-
-
-def test_custom_generate_follows_the_recipe_of_the_repository(hub, adapter):
-    push_model_to_hub(adapter, "user/student")
-    inputs = {"input_ids": INPUT_IDS, "attention_mask": torch.ones_like(INPUT_IDS)}
-    own = {"custom_generate": "user/student", "trust_remote_code": True, "return_dict_in_generate": True}
-    model = AutoModelForMaskedLM.from_pretrained("user/student")
-    assert torch.equal(model.generate(**inputs, **own).sequences, model.generate(**inputs))
-    base = AutoModelForMaskedLM.from_pretrained(BASE)
-    expected = base.generate(**inputs, **RECIPE, return_dict_in_generate=True)
-    out = base.generate(**inputs, **own)
-    assert torch.equal(out.sequences, expected.sequences) and out.nfe.tolist() == expected.nfe.tolist()
-    # What the caller says has the last word, even in another commit rule.
-    settings = {"max_new_tokens": 8, "denoising_steps": 4}
-    for given in (settings, {"generation_config": DiffusionGenerationConfig(**settings)}):
-        out = base.generate(**inputs, **own, **given)
-        assert out.nfe.tolist() == [4] and out.sequences.shape == (1, INPUT_IDS.shape[1] + 8)
 
 
 @pytest.mark.parametrize(("recorded", "model_type", "shift"), [(0, "bert", 0), (1, "bert", 1), (0, "Dream", 1)])

@@ -23,12 +23,9 @@ _AVERAGED = ("accuracy", "nfe", "tokens_per_forward")
 
 class DecodingCallback(TrainerCallback):
     """
-    Decodes prompts at every evaluation, with the adapter as it is then, and logs to the trainer's trackers:
-
-    - `eval_decoding_accuracy`, `eval_decoding_nfe`, `eval_decoding_tokens_per_forward`: see [`evaluate_decoding`].
-    - `eval_decoding_score`: the tokens per forward where the accuracy is at least `min_accuracy`, else by how much it
-      falls short, a negative number. With `load_best_model_at_end=True` and `metric_for_best_model="decoding_score"`
-      the trainer keeps the fastest checkpoint that is accurate enough.
+    Decodes prompts at every evaluation, with the adapter as it is then, and logs to the trainer's trackers
+    `eval_decoding_accuracy`, `eval_decoding_nfe` and `eval_decoding_tokens_per_forward`, see [`evaluate_decoding`].
+    Each may be the `metric_for_best_model`: `"decoding_accuracy"`.
 
     Under several processes each decodes its share of the prompts.
 
@@ -37,8 +34,6 @@ class DecodingCallback(TrainerCallback):
             The trainer that the callback is added to, with `eval_strategy`, `eval_dataset` and `processing_class`.
         dataset, reward_funcs, generation_config, batch_size:
             As in [`evaluate_decoding`]. A few dozen prompts do.
-        min_accuracy (`float`, *optional*, defaults to 0.0):
-            The accuracy below which no checkpoint is the best one.
 
     Raises:
         ValueError: at once, if nothing would ever be decoded, a prompt cannot be tokenized, a column of the rewards is
@@ -52,7 +47,6 @@ class DecodingCallback(TrainerCallback):
         reward_funcs: RewardFunction | list[RewardFunction],
         generation_config: DiffusionGenerationConfig | None = None,
         batch_size: int = 16,
-        min_accuracy: float = 0.0,
     ):
         _check_trainer(trainer, len(dataset))
         check_new_columns(dataset, ["completion_ids"])
@@ -61,8 +55,7 @@ class DecodingCallback(TrainerCallback):
         self.answerer = answerer.with_(chat_template_kwargs=trainer.args.chat_template_kwargs)
         config = self.answerer.config
         tokenize_prompts(dataset, trainer.processing_class, config.mask_token_id, config.chat_template_kwargs)
-        self.trainer, self.min_accuracy = trainer, min_accuracy
-        self.dataset, self.reward_funcs = dataset, reward_funcs
+        self.trainer, self.dataset, self.reward_funcs = trainer, dataset, reward_funcs
 
     def on_train_begin(self, args, state, control, **kwargs):
         # To the front: early stopping, which the trainer was made with, reads the metrics that are added here.
@@ -81,10 +74,7 @@ class DecodingCallback(TrainerCallback):
         means = evaluate_answers(answerer, share, self.reward_funcs, "Decoding").metrics()
         sums = torch.tensor([len(share) * means[name] for name in _AVERAGED], device=args.device)
         averages = (trainer.accelerator.reduce(sums) / len(self.dataset)).tolist()
-        accuracy, _, tokens_per_forward = averages
-        score = tokens_per_forward if accuracy >= self.min_accuracy else accuracy - self.min_accuracy
-        figures = dict(zip((*_AVERAGED, "score"), (*averages, score), strict=True))
-        logged = {f"eval_decoding_{name}": value for name, value in figures.items()}
+        logged = {f"eval_decoding_{name}": value for name, value in zip(_AVERAGED, averages, strict=True)}
         # Before the Trainer looks for the best checkpoint in `metrics`.
         metrics.update(logged)
         trainer.log(logged)

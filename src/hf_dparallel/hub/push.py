@@ -41,9 +41,7 @@ def push_model_to_hub(
     *,
     private: bool | None = None,
     revision: str | None = None,
-    create_pr: bool = False,
     token: str | None = None,
-    commit_message: str = "Upload with hf-dparallel",
     **about: Any,
 ) -> CommitInfo:
     r"""
@@ -57,7 +55,7 @@ def push_model_to_hub(
             What [`CertaintyForcingTrainer`] or `save_pretrained` has saved.
         repo_id (`str`):
             Name of the repository, by default one of yours. It is created if there is none.
-        private, revision, create_pr, token, commit_message:
+        private, revision, token:
             As in `create_repo` and [`~huggingface_hub.HfApi.create_commit`]. A branch is created if there is none.
         about:
             `base_model`, `generation_config`, `report`, `dataset_name`, `license` and `tags`, as in [`files_to_push`].
@@ -71,13 +69,13 @@ def push_model_to_hub(
         repo_id = f"{api.whoami()['name']}/{repo_id}"
     files = files_to_push(folder, repo_id, **about)
     api.create_repo(repo_id, private=private, exist_ok=True)
-    if revision is not None and not create_pr:
+    if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
     held = {Path(name) for name in api.list_repo_files(repo_id, revision=revision)}
     stale = sorted(str(path) for path in held if path.parent == Path() and any(map(path.match, _WEIGHTS)))
     changes: list[Any] = [CommitOperationAdd(name, content) for name, content in files.items()]
     changes += [CommitOperationDelete(name) for name in stale if name not in files]
-    return api.create_commit(repo_id, changes, commit_message=commit_message, revision=revision, create_pr=create_pr)
+    return api.create_commit(repo_id, changes, commit_message="Upload with hf-dparallel", revision=revision)
 
 
 def files_to_push(folder: str | os.PathLike, repo_id: str, **about: Any) -> dict[str, Content]:

@@ -196,15 +196,6 @@ def test_prompts_have_no_end_token_of_tokenizers_that_close_texts():
     assert lm._encode_pair(chat, "5") == (plain[:2], plain[2:])
 
 
-def test_long_prompts_are_cut_on_the_left_to_leave_room_for_the_answer():
-    lm = make_lm(max_length=20)
-    text = " ".join(map(str, range(30)))
-    (cut,) = lm.generate_until(make_requests([text]))
-    assert cut == decode_alone(" ".join(map(str, range(26, 30))))[0]
-    with pytest.raises(ValueError, match="no room for a prompt"):
-        make_lm(max_length=16).generate_until(make_requests([text]))
-
-
 def test_an_adapter_is_used_unmerged(tmp_path):
     torch.manual_seed(0)
     adapter = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)

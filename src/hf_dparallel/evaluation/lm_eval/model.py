@@ -12,7 +12,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
-from lm_eval.models.utils import postprocess_generated_text
+from lm_eval.models.utils import handle_stop_sequences, postprocess_generated_text
 from tqdm.auto import tqdm
 from transformers import (
     AutoModelForMaskedLM,
@@ -21,7 +21,6 @@ from transformers import (
     PreTrainedTokenizerBase,
     StoppingCriteriaList,
 )
-from transformers.utils import logging
 
 from hf_dparallel_rules.settings import Setting
 
@@ -36,8 +35,6 @@ from ..cost import DecodingCost, mean_cost
 from .likelihood import estimate_log_likelihood
 from .programs import use_sandbox
 
-
-logger = logging.get_logger(__name__)
 
 # lm-eval's names for the longest answer, which is the canvas. The first one given counts.
 _LIMITS = ("max_gen_toks", "max_tokens", "max_completion_tokens")
@@ -64,9 +61,6 @@ class DiffusionHarnessLM(TemplateLM):
             As in transformers.
         batch_size (`int`, *optional*, defaults to 1):
             Requests decoded together; a finished one makes room for the next.
-        max_length (`int`, *optional*):
-            Tokens of prompt and answer together. A longer prompt is cut on the left. By default what the model's
-            config says.
         mc_num (`int`, *optional*, defaults to 128):
             Masked samples for a log-likelihood.
         seed (`int`, *optional*, defaults to 0):
@@ -94,7 +88,6 @@ class DiffusionHarnessLM(TemplateLM):
         dtype: str = "auto",
         revision: str = "main",
         trust_remote_code: bool = False,
-        max_length: int | None = None,
         mc_num: int = 128,
         seed: int = 0,
         chat_template_args: dict[str, Any] | None = None,
@@ -132,7 +125,6 @@ class DiffusionHarnessLM(TemplateLM):
         self.model.eval()
         name = pretrained if isinstance(pretrained, str) else pretrained.name_or_path
         self.tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **loading)
-        self.max_length = max_length or getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         # Only its special tokens count: each request has settings of its own.
         given = {**(chat_template_args or {}), **(read.chat_template_kwargs or {})}
         check_chat(self.model, given)
@@ -185,27 +177,13 @@ class DiffusionHarnessLM(TemplateLM):
         for group in groups.values():
             gen_kwargs = next(iter(group.values())).args[1]
             config, until = read_gen_kwargs(gen_kwargs, self.settings, self.model, self.tokenizer)
-            prompts = {name: self._encode_prompt(one.args[0], config.max_new_tokens) for name, one in group.items()}
-            asked.append((config, until, prompts))
+            asked.append((config, until, {name: self.tok_encode(one.args[0]) for name, one in group.items()}))
         decoded = (answer for of_group in asked for answer in self._decode(*of_group))
         disable = disable_tqdm or self.rank != 0
         answers = {name: rest for name, *rest in tqdm(decoded, "generate_until", len(requests), disable=disable)}
         named = zip(names, requests, strict=True)
         self.costs = {(request.task_name, request.doc_id, name): answers[name][1] for name, request in named}
         return [answers[name][0] for name in names]
-
-    def _encode_prompt(self, context: str, num_new_tokens: int) -> list[int]:
-        ids = self.tok_encode(context)
-        if self.max_length is None or len(ids) + num_new_tokens <= self.max_length:
-            return ids
-        room = self.max_length - num_new_tokens
-        if room < 1:
-            raise ValueError(
-                f"`max_new_tokens={num_new_tokens}` leaves no room for a prompt in the {self.max_length} tokens of "
-                "`max_length`. Set a smaller `max_new_tokens`."
-            )
-        logger.warning_once(f"Prompts longer than {room} tokens are cut on the left, to leave room for the answer.")
-        return ids[-room:]
 
     def _decode(
         self, config: DiffusionGenerationConfig, until: Sequence[str], prompts: Mapping[str, list[int]]
@@ -240,8 +218,6 @@ class DiffusionHarnessLM(TemplateLM):
                 )
         answers = []
         for _, context, answer in tqdm(requests, "loglikelihood", disable=disable_tqdm or self.rank != 0):
-            if self.max_length is not None:
-                context = context[max(0, len(context) + len(answer) - self.max_length) :]
             generator = torch.Generator().manual_seed(stable_hash(self.seed, context, answer))
             settings = (self._resolved.mask_token_id, self.mc_num, self.batch_size, generator)
             # `False`: nothing is decoded that could be the greedy answer.
@@ -261,8 +237,6 @@ class DiffusionHarnessLM(TemplateLM):
         for (task, *_), cost in self.costs.items():
             by_task.setdefault(task, []).append(cost)
         return {
-            "model_num_parameters": self.model.num_parameters(),
-            "model_dtype": self.model.dtype,
             "decoding_settings": self.settings,
             "decoding_cost": {task: mean_cost(costs) for task, costs in by_task.items()},
         }
@@ -299,10 +273,7 @@ def read_gen_kwargs(
     Raises a `ValueError` for settings that are unknown, out of range, or contradict one another.
     """
     settings = dict(gen_kwargs)
-    until = settings.pop("until", None) or []
-    until = [until] if isinstance(until, str) else until
-    if not isinstance(until, list) or not all(isinstance(text, str) for text in until):
-        raise ValueError(f"`until` must be a string or a list of strings, got {until!r}.")
+    until = handle_stop_sequences(settings.pop("until", None), eos=None)
     limits = [Setting(name, "length", int, "", minimum=1).read(settings.pop(name, None)) for name in _LIMITS]
     if settings.get("max_new_tokens") is None:
         settings["max_new_tokens"] = next((limit for limit in limits if limit is not None), None)
