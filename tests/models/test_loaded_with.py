@@ -101,10 +101,11 @@ def test_keywords_of_a_configuration_work_by_class_as_by_auto_class(base, keywor
             assert model.generation_config.block_length is None
 
 
-def test_a_merged_model_forgets_the_name_of_its_base(tmp_path):
+def test_a_merged_model_forgets_the_name_of_its_base(tmp_path, caplog):
     make_sdar().save_pretrained(tmp_path / "base")
     train_student(AutoModelForMaskedLM.from_pretrained(tmp_path / "base"), tmp_path / "first")
     merged = AutoModelForMaskedLM.from_pretrained(tmp_path / "first").merge_and_unload()
     assert merged.name_or_path == merged.config.name_or_path == ""
     train_student(merged, tmp_path / "second")
     assert not read_json(tmp_path / "second" / "adapter_config.json")["base_model_name_or_path"]
+    assert "The model has no name, as after `merge_and_unload`, so the adapter will not say" in caplog.text

@@ -102,6 +102,11 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
             "Use an adapter of the weights, such as `LoraConfig`."
         )
     check_start(peft_config)
+    if not model.config.name_or_path:
+        logger.warning(
+            "The model has no name, as after `merge_and_unload`, so the adapter will not say what it belongs to. Save "
+            "the model, and load that folder."
+        )
     peft_config = copy.deepcopy(peft_config)
     # Not every method has all of these settings.
     changes_base = {"bias": getattr(peft_config, "bias", "none") != "none"}
@@ -125,7 +130,7 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
     if hasattr(peft_config, "target_modules"):
         targets = peft_config.target_modules or getattr(model, "target_modules", "all-linear")
         # A name as text PEFT would read as a pattern of whole paths.
-        is_name = isinstance(targets, str) and targets.isidentifier()
+        is_name = isinstance(targets, str) and re.fullmatch(r"[\w.]+", targets)
         peft_config.target_modules = [targets] if is_name else targets
         _check_target_modules(model, peft_config.target_modules)
     return get_peft_model(model, peft_config)
