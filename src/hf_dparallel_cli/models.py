@@ -16,16 +16,14 @@ def models_command() -> None:
 
     Ready students decode many tokens in a pass, with the recipe beside them, which loading them by name applies.
     """
-    formatter = click.HelpFormatter(max_width=110)
-    with formatter.section("Ready students, and where their recipes are from"):
-        for row in read_ready():
-            formatter.write(f"  {row['name']} ({row['size']})\n    {describe_recipe(row)}\n    {row['source']}\n")
+    click.echo("Ready students, and where their recipes are from:")
+    for row in read_ready():
+        click.echo(f"  {row['name']} ({row['size']})\n    {describe_recipe(row)}\n    {row['source']}")
     for row in read_published():
-        heading = f"{row['family']}, attention: {describe_attention(row)}. Checked against {row['checked_against']}"
-        with formatter.section(heading):
-            about = [(each["name"], f"{each['size']}, {each['license']}") for each in row["checkpoints"]]
-            formatter.write_dl(about, col_max=60)
-    click.echo(formatter.getvalue().strip())
+        attention, checked = describe_attention(row), row["checked_against"]
+        click.echo(f"\n{row['family']}, attention: {attention}. Checked against {checked}:")
+        for each in row["checkpoints"]:
+            click.echo(f"  {each['name']:60}{each['size']}, {each['license']}")
 
 
 def read_published() -> list[dict[str, Any]]:

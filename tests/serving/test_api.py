@@ -189,7 +189,7 @@ def test_errors_have_the_form_of_openai(client):
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(**chat("x"), presence_penalty=1)
     assert refused.value.body == {
-        "message": "`presence_penalty`: not supported, leave it out, got 1.",
+        "message": "`presence_penalty=1` is not supported. Leave it out.",
         "type": "invalid_request_error",
         "param": "presence_penalty",
         "code": None,

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
-from pydantic_core import PydanticCustomError, from_json
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -42,18 +42,11 @@ from .tools import read_calls, schema_of_call
 _LARGEST = 2**20
 
 
-def _refuse(value: Any) -> None:
-    if value:
-        raise PydanticCustomError("unsupported", "not supported, leave it out")
-
-
-def _one_answer(number: Any) -> None:
-    if number != 1:
-        raise PydanticCustomError("n", "must be 1: send one request for each answer, they share passes")
-
-
-# A field that may only have values at which it does nothing: 0, false or empty.
-Unsupported = Annotated[Any, AfterValidator(_refuse)]
+# Fields that may only have values at which they do nothing: 0, false or empty.
+_UNSUPPORTED = ("echo", "suffix", "presence_penalty", "frequency_penalty", "logit_bias", "store", "functions")
+# Hints without effect. The settings of decoding say how much work an answer takes.
+_HINTS = {"user", "metadata", "safety_identifier", "reasoning_effort", "verbosity", "prompt_cache_key"}
+_HINTS |= {"parallel_tool_calls", "service_tier"}
 
 
 class Function(BaseModel, extra="allow"):
@@ -100,22 +93,6 @@ class ChatBody(BaseModel):
     # Arguments of the chat template, as in vLLM and SGLang.
     chat_template_kwargs: dict[str, Any] = {}
 
-    n: Annotated[Any, AfterValidator(_one_answer)] = 1
-    presence_penalty: Unsupported = None
-    frequency_penalty: Unsupported = None
-    logit_bias: Unsupported = None
-    store: Unsupported = None
-    functions: Unsupported = None
-    # Hints without effect. The settings of decoding say how much work an answer takes.
-    user: Any = None
-    metadata: Any = None
-    safety_identifier: Any = None
-    reasoning_effort: Any = None
-    verbosity: Any = None
-    prompt_cache_key: Any = None
-    parallel_tool_calls: Any = None
-    service_tier: Any = None
-
 
 @dataclass
 class ServedModel:
@@ -145,8 +122,14 @@ def _shortened(value: object) -> str:
 
 def _read_body(given: dict[str, Any]) -> ChatBody:
     """Reads the fields of a request. A field that is `None` counts as not set."""
+    given = {name: value for name, value in given.items() if value is not None and name not in _HINTS}
+    if given.pop("n", 1) != 1:
+        raise RequestError("`n` must be 1: send one request for each answer, they share passes.", "n")
+    for name in _UNSUPPORTED:
+        if value := given.pop(name, None):
+            raise RequestError(f"`{name}={_shortened(value)}` is not supported. Leave it out.", name)
     try:
-        body = ChatBody.model_validate({name: value for name, value in given.items() if value is not None})
+        body = ChatBody.model_validate(given)
     except ValidationError as invalid:
         error = invalid.errors(include_url=False, include_context=False)[0]
         place = _shortened(".".join(map(str, error["loc"])))
@@ -230,13 +213,24 @@ def _read_schema(
         raise RequestError(f"`{name}` cannot be answered: {error}", name) from error
 
 
+def _with_text(message: dict[str, Any]) -> dict[str, Any]:
+    """Returns a message whose content may have OpenAI's parts with one text."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    for part in content:
+        if part["type"] != "text":
+            raise ValueError(f"A part of a message is of the type {part['type']!r}, and these models read text only.")
+    return message | {"content": "".join(part["text"] for part in content)}
+
+
 def _encode(
     body: ChatBody, config: DiffusionGenerationConfig, served: ServedModel, arguments: dict[str, Any]
 ) -> torch.LongTensor:
     """Returns the token ids of the chat, `(prompt_length,)`, after checking that they can be decoded."""
     longest = longest_sequence(served.model)
     try:
-        messages = read_messages(body.messages, "messages")
+        messages = read_messages(list(map(_with_text, body.messages)), "messages")
         for message in messages:
             # OpenAI's newer name of the role.
             message["role"] = message["role"].replace("developer", "system")

@@ -107,9 +107,8 @@ class DiffusionHarnessLM(TemplateLM):
         if isinstance(pretrained, str):
             # lm-eval's command asks for "cuda:0" by default. Each of several processes has a device of its own.
             asked = torch.device(device or state.device)
-            is_missing = asked.type == "cuda" and not torch.cuda.is_available()
-            is_shared = asked.type == state.device.type and state.num_processes > 1
-            self._device = state.device if is_missing or is_shared else asked
+            is_there = asked.type != "cuda" or (torch.cuda.is_available() and state.num_processes == 1)
+            self._device = asked if is_there else state.device
             self.model = AutoModelForMaskedLM.from_pretrained(
                 pretrained, dtype=dtype, device_map=self._device, **loading
             )
