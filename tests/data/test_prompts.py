@@ -36,12 +36,17 @@ def say(role, content, keys=("role", "content")):
 USER, ANSWER, SYSTEM = say("user", "Two and two?"), say("assistant", "It is 4."), say("system", "Only add.")
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 SHAREGPT = [say("human", "Two and two?", ("from", "value")), say("gpt", "It is 4.", ("from", "value"))]
+PARTS = [
+    say("user", [{"type": "text", "text": "Two and "}, {"type": "text", "text": "two?"}]),
+    say("assistant", [{"type": "text", "text": "It is 4."}]),
+]
 ROUNDS = [USER, say("assistant", "Four."), say("user", "Sure?"), ANSWER]
 # What a row is read as: messages before the answer, and tools.
 SHAPES = {
     "messages": ({"messages": [USER, ANSWER]}, [USER]),
     "messages of several rounds": ({"messages": ROUNDS}, ROUNDS[:-1]),
     "messages with a system": ({"messages": [SYSTEM, USER, ANSWER]}, [SYSTEM, USER]),
+    "messages in parts": ({"messages": PARTS}, [USER]),
     "messages with nulls": ({"messages": [{**USER, "tool_calls": None}, {**ANSWER, "name": None}]}, [USER]),
     "prompt and completion": ({"prompt": [USER], "completion": [ANSWER]}, [USER]),
     "with a system": ({"prompt": [SYSTEM, USER], "completion": [ANSWER]}, [SYSTEM, USER]),
@@ -102,7 +107,7 @@ REFUSED = [
     ({"messages": ["Two and two?", "4"]}, "Message 0 of `messages` must have `role` and `content`, got 'Two"),
     ({"messages": [say("bing chat", "Two?")]}, "has the role 'bing chat'. Rename it to one of user, assistant"),
     ({"messages": [say("function_call", "{}"), ANSWER]}, "has the role 'function_call'"),
-    ({"messages": [say("user", [{"type": "text", "text": "Two?"}])]}, "Message 0 .* must have a text as `content`"),
+    ({"messages": [say("user", [{"type": "image", "url": "x"}])]}, "Message 0 .* has the part {'type': 'image'"),
     ({"messages": [say("user", 4), say("assistant", 4)]}, "must have a text as `content`, got 4"),
     *(({"messages": [say("user", empty), ANSWER]}, "of the user, must not be empty") for empty in (None, "", " \n")),
     ({"messages": [{"role": "user", "text": "Two?"}, ANSWER]}, "of the user, must not be empty"),

@@ -240,6 +240,10 @@ def _read_message(message: Any, where: str) -> Message:
     role = _ROLES.get(str(given).lower())
     if role is None:
         raise ValueError(f"{where} has the role {given!r}. Rename it to one of {', '.join(_ROLES)}.")
+    if isinstance(content, list):
+        if other := [part for part in content if not isinstance(part, Mapping) or part.get("type") != "text"]:
+            raise ValueError(f"{where} has the part {str(other[0])[:60]}, and these models read text only.")
+        content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise ValueError(f"{where} must have a text as `{names[1]}`, got {content!r}.")
     is_text_needed = role == "user" or (role == "assistant" and not any(map(rest.get, _INSTEAD_OF_TEXT)))
