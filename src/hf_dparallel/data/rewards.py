@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedTokenizerBase
 
 from ..environment import require
-from .prompts import has_texts, read_prompts
-from .thoughts import ThoughtMarkers, split_thought
+from .prompts import has_texts, read_prompts, without_thought
 
 
 if TYPE_CHECKING:
@@ -74,10 +73,7 @@ def get_reward(name: str, dataset: "Dataset") -> RewardFunction:
 
 
 def score_completions(
-    dataset: "Dataset",
-    tokenizer: PreTrainedTokenizerBase,
-    reward_funcs: RewardFunctions,
-    markers: ThoughtMarkers | None = None,
+    dataset: "Dataset", tokenizer: PreTrainedTokenizerBase, reward_funcs: RewardFunctions
 ) -> list[float | None]:
     """Returns the lowest reward of each row over all functions, or `None` if none of them returns a reward.
 
@@ -90,7 +86,7 @@ def score_completions(
     prompts = read_prompts(dataset)
     texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in columns["completion_ids"]]
     completions = [
-        text if isinstance(prompt, str) else [{"role": "assistant", "content": split_thought(markers, text)[1]}]
+        text if isinstance(prompt, str) else [{"role": "assistant", "content": without_thought(text)}]
         for prompt, text in zip(prompts, texts, strict=True)
     ]
     columns |= {"prompts": prompts, "completions": completions}
