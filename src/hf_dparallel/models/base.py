@@ -2,9 +2,9 @@
 """The base of all families: a backbone, a head that runs only where needed, adapters and `generate`."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -12,7 +12,6 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.loss.loss_utils import ForMaskedLMLoss
 from transformers.modeling_outputs import MaskedLMOutput
-from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
@@ -50,13 +49,30 @@ class MaskedDiffusionOutput(MaskedLMOutput):
     head_output: tuple | None = None
 
 
-class DiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGenerationMixin):
-    """A diffusion language model that decodes, takes adapters, and is loaded if its checkpoint is complete and safe.
+class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGenerationMixin):
+    """A masked diffusion language model: `self.model`, of the `backbone_class` of its family, and `self.lm_head`.
 
     It comes before the `PreTrainedModel` of the family.
     """
 
     config: PreTrainedConfig
+    backbone_class: type[nn.Module]
+    is_native = True
+    takes_visibility = True
+    _supports_flash_attn = DiffusionBackbone._supports_flash_attn
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def __init__(self, config: PreTrainedConfig):
+        if not isinstance(config, self.config_class):  # type: ignore[attr-defined]
+            text = f"{type(self).__name__} takes no {type(config).__name__}."
+            raise ValueError(f"{text} Load the checkpoint by `AutoModelForMaskedLM`.")
+        super().__init__(config)  # type: ignore[call-arg]
+        self.model = self.backbone_class(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        # Where a family's checkpoints differ, the config has it.
+        self.shift_logits = getattr(config, "shift_logits", self.shift_logits)
+        self.post_init()  # type: ignore[attr-defined]
 
     @classmethod
     def can_generate(cls) -> bool:
@@ -72,13 +88,13 @@ class DiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGenerationMixin
                 only report it.
             OSError: if there are no safetensors; `use_safetensors=False` reads pickled weights.
         """
-        quantizers: dict[str, Any] = {}
-        config = kwargs.get("quantization_config") or {}
-        if (config if isinstance(config, dict) else config.to_dict()).get("load_in_4bit"):
-            from .experts_in_4bit import ExpertsIn4BitQuantizer
+        given = kwargs.get("quantization_config") or {}
+        quantizer: Any = nullcontext()
+        if (given if isinstance(given, dict) else given.to_dict()).get("load_in_4bit"):
+            from .experts_in_4bit import quantized_experts
 
-            quantizers["bitsandbytes_4bit"] = ExpertsIn4BitQuantizer
-        with patch.dict(AUTO_QUANTIZER_MAPPING, quantizers):
+            quantizer = quantized_experts()
+        with quantizer:
             return super().from_pretrained(*args, use_safetensors=use_safetensors, **kwargs)  # type: ignore[misc]
 
     def adjust_generation_fn(self, given, from_auto, from_pipeline, name_or_path, *args, **kwargs) -> None:
@@ -105,28 +121,6 @@ class DiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGenerationMixin
                     f"The checkpoint {self.config.name_or_path!r} {what.format(len(keys))}, such as "
                     f"{min(keys)!r}. It is incomplete, or of another architecture under this `model_type`."
                 )
-
-
-class MaskedDiffusionModel(DiffusionModel):
-    """A masked diffusion language model: `self.model`, of the `backbone_class` of its family, and `self.lm_head`."""
-
-    backbone_class: type[nn.Module]
-    is_native = True
-    takes_visibility = True
-    _supports_flash_attn = DiffusionBackbone._supports_flash_attn
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-    _tp_plan = {"lm_head": "colwise_gather_output"}
-
-    def __init__(self, config: PreTrainedConfig):
-        if not isinstance(config, self.config_class):  # type: ignore[attr-defined]
-            text = f"{type(self).__name__} takes no {type(config).__name__}."
-            raise ValueError(f"{text} Load the checkpoint by `AutoModelForMaskedLM`.")
-        super().__init__(config)  # type: ignore[call-arg]
-        self.model = self.backbone_class(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        # Where a family's checkpoints differ, the config has it.
-        self.shift_logits = getattr(config, "shift_logits", self.shift_logits)
-        self.post_init()  # type: ignore[attr-defined]
 
     @property
     def attention(self) -> str:  # type: ignore[override]

@@ -2,6 +2,8 @@
 """Experts in 4 bits: the quantizer of transformers for bitsandbytes leaves them, which are one tensor of a layer."""
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,8 +12,20 @@ from bitsandbytes.nn import Params4bit
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.integrations.bitsandbytes import Bnb4bitQuantize
+from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from transformers.quantizers.quantizer_bnb_4bit import Bnb4BitHfQuantizer
 from transformers.quantizers.quantizers_utils import get_module_from_name, should_convert_module
+
+
+@contextmanager
+def quantized_experts() -> Iterator[None]:
+    """Has transformers quantize a model that is loaded inside by [`ExpertsIn4BitQuantizer`]."""
+    before = AUTO_QUANTIZER_MAPPING["bitsandbytes_4bit"]
+    AUTO_QUANTIZER_MAPPING["bitsandbytes_4bit"] = ExpertsIn4BitQuantizer
+    try:
+        yield
+    finally:
+        AUTO_QUANTIZER_MAPPING["bitsandbytes_4bit"] = before
 
 
 class ExpertsIn4BitQuantizer(Bnb4BitHfQuantizer):

@@ -42,7 +42,7 @@ def certainty_forcing_loss(
         `torch.Tensor`: a float32 scalar, in nats.
 
     Raises:
-        ValueError: if the shapes do not fit together or `temperature` is not positive.
+        ValueError: if `labels` has another shape or `temperature` is not positive.
 
     Example:
 
@@ -68,14 +68,5 @@ def row_terms(objective: Objective, logits: torch.Tensor, labels: torch.Tensor) 
     if labels.dim() != 2:
         raise ValueError(f"`labels` must have shape (rows, length), got {tuple(labels.shape)}.")
     scored = labels != IGNORE_INDEX
-    targets = labels[scored]
-    if logits.dim() == 3 and logits.shape[:2] == labels.shape:
-        logits = logits[scored]
-    elif logits.dim() != 2 or len(logits) != len(targets):
-        raise ValueError(
-            f"`logits` must have shape (rows, length, vocab_size) = ({labels.shape[0]}, {labels.shape[1]}, "
-            f"vocab_size), as `labels` has, or (num_scored, vocab_size) = ({len(targets)}, vocab_size), one row for "
-            f"each label that is not -100; got {tuple(logits.shape)}. Pass `logits_to_keep=labels != -100` to the "
-            "model for the latter."
-        )
-    return sum_by_row(objective.token_terms(logits, targets), labels)
+    logits = logits[scored] if logits.dim() == 3 else logits
+    return sum_by_row(objective.token_terms(logits, labels[scored]), labels)
