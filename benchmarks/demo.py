@@ -6,6 +6,7 @@
 
 Passes and accuracy are those of the runs. Times are measured here, in one thread, the methods in turn, `--repetitions`
 times after one that does not count; the table has the median of the CPU's time, and the file the clock's, too.
+Thresholds of the teacher that are bolder than those of the demo are measured here, too.
 """
 
 import argparse
@@ -21,9 +22,11 @@ import torch
 from peft import PeftModel
 
 from hf_dparallel.data.prompts import tokenize_prompts
+from hf_dparallel.data.rewards import numeric_answer_reward
 from hf_dparallel.demo import word_problem_dataset
 from hf_dparallel.demo.pipeline import BLOCK_LENGTH, MAX_NEW_TOKENS, fewest_passes, load_teacher
 from hf_dparallel.environment import describe_environment
+from hf_dparallel.evaluation.decoding import evaluate_answers
 from hf_dparallel.evaluation.intervals import wilson_interval
 from hf_dparallel.generation.answerer import Answerer
 from hf_dparallel.generation.configuration import DiffusionGenerationConfig
@@ -31,6 +34,7 @@ from hf_dparallel.reports import markdown_table, read_report, write_json
 
 
 BATCH_SIZES = (1, 16)
+BOLDER: list[dict[str, Any]] = [{"confidence_threshold": 0.4}, {"entropy_threshold": 1.4}]
 CURVES = {
     "original": ("Teacher, one token per pass", "bar"),
     "confidence_threshold": ("Teacher, confidence threshold", "first"),
@@ -67,6 +71,21 @@ def seconds_per_answer(
                 if repetition:
                     seconds[row][str(size)].append([each / num_prompts for each in taken])
     return seconds
+
+
+def bolder_thresholds(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Measures the teacher with `BOLDER` on the tuning and on the held-out problems of a run of the demo."""
+    teacher, tokenizer = load_teacher()
+    sets = {"tuning": settings["num_tuning_problems"], "held_out": settings["num_problems"]}
+    points: list[dict[str, Any]] = [{"recipe": recipe} for recipe in BOLDER]
+    for point in points:
+        config = DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **point["recipe"])
+        answerer = Answerer(teacher, tokenizer, config, settings["batch_size"])
+        for seed, (name, number) in enumerate(sets.items(), settings["seed"] + 1):
+            problems = word_problem_dataset(number, seed, split="test")
+            figures = evaluate_answers(answerer, problems, numeric_answer_reward, name).metrics()
+            point[name] = {metric: figures[metric] for metric in ("accuracy", "nfe")}
+    return points
 
 
 def summary(values: Sequence[float], form: str, unit: str = "") -> str:
@@ -140,7 +159,7 @@ def main() -> None:
         seconds = seconds_per_answer(folder, report, args.num_prompts, args.repetitions)
         rows = [row | {"seconds": of_row} for row, of_row in zip(report["rows"], seconds, strict=True)]
         del report["settings"]["output_dir"]
-        result["runs"].append(report | {"rows": rows})
+        result["runs"].append(report | {"rows": rows, "bolder": bolder_thresholds(report["settings"])})
         write_json(result, args.output)
     print(table(result))
     if args.chart:

@@ -243,7 +243,8 @@ def test_runs_of_the_demo_become_a_table_and_a_chart(tmp_path, monkeypatch, caps
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "adapter").symlink_to(STUDENT)
     recorded = json.loads((BENCHMARKS / "results" / "demo.json").read_text())["runs"][0]
-    report = recorded | {"settings": recorded["settings"] | {"output_dir": "run"}}
+    settings = {"output_dir": "run", "num_problems": 2, "num_tuning_problems": 1}
+    report = recorded | {"settings": recorded["settings"] | settings}
     (tmp_path / "run" / "report.json").write_text(json.dumps(report))
     chart = tmp_path / "chart.svg"
     chart.write_text('<svg viewBox="0 0 1 1" width="1" height="1"><rect/></svg>')
@@ -256,4 +257,6 @@ def test_runs_of_the_demo_become_a_table_and_a_chart(tmp_path, monkeypatch, caps
     assert capsys.readouterr().out == f"{demo.table(result)}\n"
     assert [row["nfe"] for row in result["runs"][0]["rows"]] == [row["nfe"] for row in recorded["rows"]]
     assert all(cpu > 0 for row in result["runs"][0]["rows"] for size in ("1", "16") for cpu, _ in row["seconds"][size])
+    assert [point["recipe"] for point in result["runs"][0]["bolder"]] == demo.BOLDER
+    assert all(0 < point["held_out"]["nfe"] <= 8 for point in result["runs"][0]["bolder"])
     assert chart.read_text().count("<polyline") == 4 and 'viewBox="0 0 480 300"' in chart.read_text()
