@@ -44,7 +44,7 @@ INSTALL_REQUIRES = [
     "trl>=1.10",
 ]
 EXTRAS = {
-    "eval": ["lm_eval[math]>=0.4.13,<0.5"],  # `hf-dparallel evaluate --tasks`
+    "eval": ["lm_eval[math]>=0.4.13,<0.5"],  # `python -m hf_dparallel.evaluation.lm_eval`
     "quantization": ["bitsandbytes>=0.50"],  # `--load_in_4bit`
     "math": ["math-verify>=0.9"],  # the answer checks of `trl.rewards.accuracy_reward`
     "serve": [  # `hf-dparallel serve`
