@@ -23,7 +23,6 @@ LLADA = {
     "soft": ({"entropy_threshold": None, "soft_threshold": 0.3}, 1),
     "prefix": ({"cache_implementation": "prefix"}, 2),
     "dual": ({"cache_implementation": "dual"}, 2),
-    "verified, dual": ({"revocation_threshold": 0.6, "cache_implementation": "dual"}, 2),
     "a stream of tokens and drafts": ({"prompts": [[4, 5, 6, 7, 8]], "streamer": Recorder()}, 2),
 }
 SDAR = {

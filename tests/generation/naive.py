@@ -238,10 +238,8 @@ def predict_with_copy(model, row: Row, ids: list[int], lead: int) -> torch.Tenso
     in_copy = torch.tensor([i in is_new for i in place.tolist()])
     visible = torch.where(key < len(ids), (query < len(ids)) | ~blind, (query >= len(ids)) & in_copy[key])
     positions = torch.tensor([*range(len(ids)), *places])
-    visible &= sees(row, positions[query], positions[key])
     mask = as_mask(visible, model)
     logits = model(torch.tensor([inputs]), attention_mask=mask, position_ids=positions[None]).logits[0]
-    logits = of_first_token(row, logits)
     for i in row.decided():
         logits[i] = logits[len(ids) + i - places[0]]
     return penalised(row, logits[: len(ids)]).softmax(-1)

@@ -137,6 +137,8 @@ WRONG_TOGETHER = [
     (make_llada, {"revocation_threshold": 0.5}, "needs a commit rule"),
     (make_llada, COMPILED | VERIFIED, "compile_config"),
     (of_a_class_that_hides_nothing, VERIFIED, "hides tokens"),
+    (make_sdar, VERIFIED, "costs what it saves"),
+    (make_llada, {"cache_implementation": "dual"} | VERIFIED, "costs what it saves"),
     (
         make_llada,
         {"entropy_bound": 1.0, "revocation_threshold": 0.5, "editing_threshold": 0.5},

@@ -3,25 +3,9 @@
 
 import torch
 
-from ..helpers import make_sdar
-
 
 def test_the_head_runs_on_open_masks_only(tiny_llada):
     scored = []
     tiny_llada.lm_head.register_forward_hook(lambda module, args, output: scored.append(output.shape[1]))
     tiny_llada.generate(torch.tensor([[2, 3]]), max_new_tokens=16, block_length=8, stop_at_eos=False)
     assert scored == [8, 7, 6, 5, 4, 3, 2, 1] * 2
-
-
-def test_without_padding_a_pass_has_no_mask(monkeypatch):
-    model, masks = make_sdar(), []
-    score = model.score
-
-    def recording(inputs, where, **kwargs):
-        masks.append(inputs["attention_mask"])
-        return score(inputs, where, **kwargs)
-
-    monkeypatch.setattr(model, "score", recording)
-    model.generate(torch.tensor([[2, 3, 4, 5]]), max_new_tokens=8, denoising_steps=4)
-    is_masked = [not isinstance(mask, dict) for mask in masks]
-    assert is_masked == [True, False, True, False]

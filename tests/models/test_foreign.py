@@ -160,7 +160,7 @@ BLOCKS = {"max_new_tokens": 70, "block_length": 32, "entropy_threshold": 2.5, "s
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"max_active_blocks": 2}, {"revocation_threshold": 0.5}, {"block_origin": "answer"}]
+    "settings", [{}, {"max_active_blocks": 2}, {"editing_threshold": 0.5}, {"block_origin": "answer"}]
 )
 def test_block_diffusion_of_another_class_equals_the_native_one(settings):
     """The native one has the same weights, an exact cache, and blocks from the first token of each row."""

@@ -51,7 +51,6 @@ class WindowLayer(CacheLayerMixin):
 
     def _updated(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         planned, start = self.planned, self.planned.start
-        states, appended = states.tensor_split([planned.length], dim=2)
         # The layers of a model may be on several devices.
         rows = None if planned.rows is None else planned.rows.to(kept.device)
         if start is not None:
@@ -65,8 +64,7 @@ class WindowLayer(CacheLayerMixin):
                 states = torch.where(planned.kept[..., None, None].to(kept.device), states, kept[line, :, columns])
             kept[line, :, columns] = states
         seen = kept[:, :, : planned.num_keys]
-        seen = seen if rows is None else seen[rows]
-        return torch.cat([seen, appended], dim=2) if appended.shape[2] else seen
+        return seen if rows is None else seen[rows]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Returns the number of keys, and 0: keys begin at the left edge."""

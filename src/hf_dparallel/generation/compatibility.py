@@ -128,6 +128,9 @@ def _check_model(config: Any, model: PreTrainedModel) -> None:
     if config.is_on("revocation_threshold") and not (model.takes_visibility and "flash" not in implementation):
         rule = f"hides tokens from some places of a pass, which {of_class} supports at most with "
         refuse("revocation_threshold", rule + '`attn_implementation="sdpa"`', "Set `revocation_threshold=0.0`.")
+    if config.is_on("revocation_threshold") and not (sees_all and config.cache_implementation == "none"):
+        rule = "computes the open blocks twice, which costs what it saves beside a cache or block-causal attention"
+        refuse("revocation_threshold", rule, "Set `revocation_threshold=0.0`.")
     if config.cache_implementation != "none":
         if not model.is_native:
             rule = f"needs a model of this package (see `hf-dparallel models`), which {of_class} is not"

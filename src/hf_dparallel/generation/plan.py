@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Plans passes: which columns of which rows they compute, what these see, and which keys and values they replace."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -36,8 +35,8 @@ class Pass(NamedTuple):
     kept: torch.BoolTensor | None = None
     # Token ids and position ids, `(2, rows, tokens)`, computed after the columns, seen in this pass, and not stored.
     appended: torch.LongTensor | None = None
-    # Returns the embeddings for this pass and the token ids, instead of the model.
-    embed: "Callable[[Pass, torch.LongTensor], torch.Tensor] | None" = None
+    # The embeddings of the columns, where they are not those of their tokens.
+    inputs_embeds: torch.Tensor | None = None
 
     @property
     def length(self) -> int:
@@ -64,24 +63,20 @@ class WholeCanvas:
         # How many columns earlier the model predicts a token.
         self.lead = int(model.shift_logits or model.predicts_next_block)
         self.suffix_length = canvas.config.suffix_length
-        # The mask of the last pass over all rows, and what it depends on.
-        self._mask: Any = None
-        self._mask_key: tuple[Any, ...] = ()
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
         """Returns passes that score `wanted` columns, `(rows, columns)`, of open blocks or further masks.
 
         Passes that only store keys and values come first, and score nothing.
         """
-        end = max(self.ends())
-        return [self._shared(None, wanted, slice(0, end), end)]
+        return [self._shared(None, wanted, slice(0, self.end()), self.end())]
 
-    def ends(self) -> list[int]:
-        """Returns, for each row, the column after the last one that the row computes and sees."""
+    def end(self) -> int:
+        """Returns the column after the last one that any row computes and sees."""
         canvas = self.canvas
         if self.suffix_length is None:
-            return [canvas.width] * len(canvas)
-        return [min(canvas.open_edges(row)[1] + self.suffix_length, canvas.width) for row in range(len(canvas))]
+            return canvas.width
+        return min(max(canvas.open_edges(row)[1] for row in range(len(canvas))) + self.suffix_length, canvas.width)
 
     def open_ends(self) -> torch.LongTensor:
         """Returns the column after the open blocks of each row, `(rows, 1)`, as a tensor."""
@@ -98,46 +93,36 @@ class WholeCanvas:
         seen = planned.of_keys(planned.seen)
         if canvas.attention == "full" or not model.takes_visibility:
             return as_key_mask(config, seen, planned.length, model.dtype) if model.is_native else seen
-        if self._sees_all(planned):
-            return {"full_attention": None}
         blocks = canvas.mask_blocks()
         visible = seen[:, None].bool() & (planned.of_keys(blocks)[:, None] <= planned.of(blocks)[:, :, None])
         return as_attention_mask(config, visible, model.dtype)
 
-    def _shared(self, rows: torch.LongTensor | None, scored: torch.LongTensor, columns: slice, num_keys: int) -> Pass:
+    def _shared(self, rows: torch.LongTensor | None, wanted: torch.LongTensor, columns: slice, num_keys: int) -> Pass:
         """Returns a pass over the same columns of some rows."""
-        every = self.canvas.column_ids[columns].expand(len(scored), -1)
-        return self._masked(Pass(rows, every, scored, num_keys, self._seen(num_keys), columns.start))
+        return self._pass(rows, self.canvas.column_ids[None, columns], wanted, num_keys, start=columns.start)
 
-    def _seen(self, num_keys: int) -> torch.Tensor | None:
-        """Returns which of the first `num_keys` columns are seen, or `None` if all are."""
-        canvas, first_end = self.canvas, min(self.ends())
-        if first_end == canvas.width:
-            hides = canvas.is_padded or canvas.attention != "full"
-            return canvas.attention_mask if hides else None
-        if first_end == num_keys and not canvas.is_padded:
-            return None
-        return canvas.attention_mask * (canvas.column_ids < self.open_ends() + self.suffix_length)
+    def _pass(
+        self,
+        rows: torch.LongTensor | None,
+        columns: torch.LongTensor,
+        wanted: torch.LongTensor,
+        num_keys: int,
+        start: int | None = None,
+        kept: torch.BoolTensor | None = None,
+    ) -> Pass:
+        """Returns a pass over `columns` of some rows, with the mask of these, which scores what is `wanted` there."""
+        wanted = wanted if rows is None else wanted[rows]
+        # Columns that only fill up a row may lie outside.
+        scored = (wanted - columns[:, :1]).clamp(0, columns.shape[1] - 1)
+        planned = Pass(rows, columns.expand(len(wanted), -1), scored, num_keys, self._seen(), start, kept=kept)
+        return planned._replace(mask=self.mask(planned))
 
-    def _masked(self, planned: Pass) -> Pass:
-        """Adds its mask to a pass. Passes over all rows share one until a row enters, leaves or moves on."""
+    def _seen(self) -> torch.Tensor | None:
+        """Returns which columns are seen, `(all rows, width)`, or `None` if all are."""
         canvas = self.canvas
-        if planned.rows is not None:
-            return planned._replace(mask=self.mask(planned))
-        key: tuple[Any, ...] = (planned.start, planned.length, planned.num_keys, canvas.width, list(canvas.row_ids))
-        if planned.start is None or self.suffix_length is not None or canvas.attention == "causal_past":
-            key += (tuple((status.open_from, status.open_to) for status in canvas.status),)
-        if key != self._mask_key:
-            self._mask, self._mask_key = self.mask(planned), key
-        return planned._replace(mask=self._mask)
-
-    def _sees_all(self, planned: Pass) -> bool:
-        """Returns whether no query of a pass over blocks has a key hidden: the pass is over the last block alone."""
-        canvas = self.canvas
-        if planned.start is None or canvas.is_padded or not self.model.is_native:
-            return False
-        last_start = max(canvas.open_edges(row)[0] for row in range(len(canvas)))
-        return last_start <= planned.start and planned.length <= canvas.config.block_length
+        if self.suffix_length is not None:
+            return canvas.attention_mask * (canvas.column_ids < self.open_ends() + self.suffix_length)
+        return canvas.attention_mask if canvas.is_padded or canvas.attention != "full" else None
 
 
 class Windows(WholeCanvas):
@@ -151,52 +136,40 @@ class Windows(WholeCanvas):
         self.suffix_is_cached = canvas.config.cache_implementation == "dual"
         self.refresh_interval = canvas.config.cache_refresh_interval
         # By row: its open blocks when it was last computed as a whole, and the passes since then.
-        self._refreshed: dict[int, tuple[int, int, int]] = {}
+        self._refreshed: dict[int, tuple[tuple[int, int], int]] = {}
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
-        canvas = self.canvas
+        canvas, whole = self.canvas, slice(0, self.end())
+        before, self._refreshed = self._refreshed, {}
         due: list[int] = []
         others: list[int] = []
-        before, self._refreshed = self._refreshed, {}
-        for row, row_id in enumerate(canvas.row_ids):
-            (due if self._count_pass(row, *before.get(row_id, (None, None, 0))) else others).append(row)
-        whole = slice(0, max(self.ends()))
-        if not others:
-            return [self._shared(None, wanted, whole, canvas.width)]
-        order, columns, kept = self._windows(due, others)
-        first, second = (order[: len(due)], order[len(due) :]) if due else (None, None)
-        scored = wanted if second is None else wanted[second]
-        # Columns that only fill up a row may lie outside.
-        scored = (scored - columns[:, :1]).clamp(0, columns.shape[1] - 1)
-        window = self._masked(Pass(second, columns, scored, canvas.width, self._seen(canvas.width), kept=kept))
-        return [window] if first is None else [self._shared(first, wanted[first], whole, canvas.width), window]
+        for row, (row_id, status) in enumerate(zip(canvas.row_ids, canvas.status, strict=True)):
+            open_blocks = (status.open_from, status.open_to)
+            known, passes = before.get(row_id, (None, 0))
+            is_due = known != open_blocks or passes == self.refresh_interval
+            self._refreshed[row_id] = (open_blocks, 1 if is_due else passes + 1)
+            (due if is_due else others).append(row)
+        first, second = None, None
+        if due and others:
+            first, second = torch.tensor([*due, *others]).to(wanted.device).split([len(due), len(others)])
+        passes = [self._shared(first, wanted, whole, canvas.width)] if due else []
+        return [*passes, self._window(second, others, wanted)] if others else passes
 
-    def _count_pass(self, row: int, first: int | None, last: int | None, passes: int) -> bool:
-        """Counts a pass of a row, and returns whether it must compute the whole row."""
-        status = self.canvas.status[row]
-        is_due = (first, last) != (status.open_from, status.open_to) or passes == self.refresh_interval
-        self._refreshed[self.canvas.row_ids[row]] = (status.open_from, status.open_to, 1 if is_due else passes + 1)
-        return is_due
-
-    def _windows(
-        self, due: list[int], others: list[int]
-    ) -> tuple[torch.LongTensor, torch.LongTensor, torch.BoolTensor | None]:
-        """Returns the order of all rows, the columns of the `others`, and which of them are kept, in one transfer.
+    def _window(self, index: torch.LongTensor | None, rows: list[int], wanted: torch.LongTensor) -> Pass:
+        """Returns a pass over the windows of some rows, which `index` picks.
 
         All windows are as long as the longest one, so shorter ones compute further columns, which are not kept.
         """
-        canvas, edges, ends = self.canvas, [], self.ends()
-        for row in others:
-            start, end = canvas.open_edges(row)
-            edges.append((start, end if self.suffix_is_cached else ends[row]))
-        size = max(end - max(start - self.lead, 0) for start, end in edges)
-        firsts = [min(max(start - self.lead, 0), canvas.width - size) for start, _ in edges]
-        is_exact = all((first, first + size) == edge for first, edge in zip(firsts, edges, strict=True))
-        numbers = torch.tensor([*due, *others, *firsts, *(start for start, _ in edges), *(end for _, end in edges)])
-        sizes = [len(due) + len(others), *[len(others)] * 3]
-        order, first, start, end = numbers.to(canvas.column_ids.device).split(sizes)
-        columns = first[:, None] + canvas.column_ids[:size]
-        return order, columns, None if is_exact else (columns >= start[:, None]) & (columns < end[:, None])
+        canvas, lead, num_after = self.canvas, self.lead, self.suffix_length
+        if self.suffix_is_cached or num_after is None:
+            num_after = 0 if self.suffix_is_cached else canvas.width
+        edges = map(canvas.open_edges, rows)
+        size = max(min(end + num_after, canvas.width) - max(start - lead, 0) for start, end in edges)
+        start = (canvas.block < canvas.open_from[:, None]).sum(dim=1, keepdim=True)
+        end = self.open_ends() + num_after
+        start, end = (start, end) if index is None else (start[index], end[index])
+        columns = (start - lead).clamp(0, canvas.width - size) + canvas.column_ids[:size]
+        return self._pass(index, columns, wanted, canvas.width, kept=(columns >= start) & (columns < end))
 
 
 class Blocks(WholeCanvas):
@@ -225,7 +198,7 @@ class Blocks(WholeCanvas):
         for kind in set(is_new):
             rows = [row for row in range(len(canvas)) if is_new[row] == kind]
             index = None if len(rows) == len(canvas) else torch.tensor(rows).to(wanted.device)
-            passes += self._passes(rows, index, wanted if index is None else wanted[index])
+            passes += self._passes(rows, index, self._scored(wanted))
         # Not left of the row: its padding shrinks when a longer row leaves.
         starts = [max(self._first_unstored(row), canvas.prompt_start(row)) for row in range(len(canvas))]
         self._missing = {row_id: canvas.width - start for row_id, start in zip(canvas.row_ids, starts, strict=True)}
@@ -239,27 +212,23 @@ class Blocks(WholeCanvas):
         """Returns the first column of a row that is not stored, and the one after the last that is computed."""
         return self.canvas.width - self._missing[self.canvas.row_ids[row]], self.canvas.open_edges(row)[1]
 
-    def _scored(self, wanted: torch.LongTensor, index: torch.LongTensor | None) -> torch.LongTensor:
-        """Returns the columns that score the `wanted` ones, of rows that `index` picks."""
+    def _scored(self, wanted: torch.LongTensor) -> torch.LongTensor:
+        """Returns the columns that score the `wanted` ones."""
         return wanted
 
     def _passes(self, rows: list[int], index: torch.LongTensor | None, wanted: torch.LongTensor) -> list[Pass]:
         """Returns passes over the missing columns of some rows, which `index` picks, up to their open blocks."""
-        canvas, wanted = self.canvas, self._scored(wanted, index)
+        canvas = self.canvas
         starts, ends = zip(*map(self._edges, rows), strict=True)
         size = max(end - start for start, end in zip(starts, ends, strict=True))
         shared = slice(min(starts), max(ends))
-        # Columns that only fill up a row may lie outside.
         if shared.stop - shared.start < 2 * size:
             *runs, last = self._runs(shared)
             stored = [self._shared(index, wanted[:, :0], run, run.stop) for run in runs]
-            scored = (wanted - last.start).clamp(0, last.stop - last.start - 1)
-            return [*stored, self._shared(index, scored, last, last.stop)]
+            return [*stored, self._shared(index, wanted, last, last.stop)]
         first = (self.open_ends() + self.num_after - size).clamp(min=0)
-        first = first if index is None else first[index]
-        scored = (wanted - first).clamp(0, size - 1)
-        columns = first + canvas.column_ids[:size]
-        return [self._masked(Pass(index, columns, scored, shared.stop, canvas.attention_mask))]
+        columns = (first if index is None else first[index]) + canvas.column_ids[:size]
+        return [self._pass(index, columns, wanted, shared.stop)]
 
     def _runs(self, columns: slice) -> list[slice]:
         """Cuts columns into runs, of which the last has all open blocks.
@@ -302,13 +271,13 @@ class MaskWindows(Blocks):
         start = min(canvas.width - self._missing[row_id], first - 1) if self.is_cached else 0
         return start, end + self.num_after
 
-    def _scored(self, wanted: torch.LongTensor, index: torch.LongTensor | None) -> torch.LongTensor:
+    def _scored(self, wanted: torch.LongTensor) -> torch.LongTensor:
         """Returns the columns before the open tokens of each row, and then those of the masks that propose more."""
         canvas = self.canvas
         masks = (canvas.block < canvas.open_to[:, None]).sum(dim=1, keepdim=True) + self.first_mask
         masks = masks + canvas.column_ids[: max(canvas.num_masks - self.first_mask, 0)]
         before = wanted[:, :1] - 1 + canvas.column_ids[: wanted.shape[1]]
-        return torch.cat([before, masks if index is None else masks[index]], dim=1)
+        return torch.cat([before, masks], dim=1)
 
     def _runs(self, columns: slice) -> list[slice]:
         return super()._runs(columns) if self.is_cached else [columns]

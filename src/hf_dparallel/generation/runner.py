@@ -82,9 +82,9 @@ class Runner:
             inputs["predicted_by"] = canvas.column_ids[: planned.length].expand(len(input_ids), -1)
         if self.gate is not None:
             inputs["is_mask"] = planned.of(canvas.is_window() if canvas.moves_windows else canvas.masked)
-        if planned.embed is None:
-            return inputs | {"input_ids": input_ids}
-        return inputs | {"inputs_embeds": planned.embed(planned, input_ids)}
+        if planned.inputs_embeds is not None:
+            return inputs | {"inputs_embeds": planned.inputs_embeds}
+        return inputs | {"input_ids": input_ids}
 
     def score(self, planned: Pass, inputs: dict[str, Any]) -> torch.Tensor:
         """Runs the model, and lets it read and write the keys and values of a pass."""

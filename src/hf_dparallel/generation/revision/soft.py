@@ -33,11 +33,10 @@ class SoftDecoding(RowPart):
 
     def extend(self, planned: Pass) -> Pass:
         """Replaces the embeddings of decided tokens by mixtures."""
-        return planned._replace(embed=self._embed)
-
-    def _embed(self, planned: Pass, input_ids: torch.LongTensor) -> torch.Tensor:
         weights = planned.of(self.confidence.value.masked_fill(~self.canvas.revisable, 1))
-        return mix_embeddings(self.model.get_input_embeddings(), input_ids, weights, self.config.mask_token_id)
+        tokens, embeddings = planned.of(self.canvas.sequences), self.model.get_input_embeddings()
+        mixed = mix_embeddings(embeddings, tokens, weights, self.config.mask_token_id)
+        return planned._replace(inputs_embeds=mixed)
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
         canvas, columns, accepted = self.canvas, prediction.columns, change.accepted

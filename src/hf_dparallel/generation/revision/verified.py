@@ -38,37 +38,25 @@ class VerifiedCommits(RowPart):
         if not any(status.num_revisable for status in canvas.status):
             return planned
         columns = self._columns()
-        copied = planned._replace(columns=columns if planned.rows is None else columns[planned.rows], start=None)
         # Only tokens that were masked when their block was entered; the rest fills up shorter rows.
-        is_seen = copied.of(canvas.is_open | canvas.revisable)
-        input_ids = copied.of(canvas.sequences).masked_fill(is_seen, self.mask_token_id)
-        wanted = planned.columns[:, :1] + planned.scored
-        is_verified = copied._replace(columns=wanted).of(canvas.revisable)
-        scored = torch.where(is_verified, planned.length + wanted - copied.columns[:, :1], planned.scored)
-        appended = torch.stack([input_ids, copied.of(canvas.position_ids)])
-        return planned._replace(scored=scored, appended=appended, mask=self._mask(planned, copied, is_seen))
+        is_seen = (canvas.is_open | canvas.revisable).gather(1, columns)
+        input_ids = canvas.sequences.gather(1, columns).masked_fill(is_seen, self.mask_token_id)
+        is_verified = canvas.revisable.gather(1, planned.scored)
+        scored = torch.where(is_verified, planned.length + planned.scored - columns[:, :1], planned.scored)
+        appended = torch.stack([input_ids, canvas.position_ids.gather(1, columns)])
+        return planned._replace(scored=scored, appended=appended, mask=self._mask(planned, columns, is_seen))
 
-    def _mask(self, planned: Pass, copied: Pass, is_seen: torch.BoolTensor) -> Any:
+    def _mask(self, planned: Pass, columns: torch.LongTensor, is_seen: torch.BoolTensor) -> Any:
         """Returns the mask of a pass and of the copy, which sees itself where `is_seen`."""
-        canvas, model, lead = self.canvas, self.model, int(self.model.shift_logits)
-        length, column = copied.length, copied.columns[:, :, None]
-        keys = canvas.column_ids[: planned.num_keys]
-        seen = planned.of_keys(canvas.attention_mask if planned.seen is None else planned.seen)[:, None].bool()
-        is_other = keys != column
-        if lead:
-            # Every model predicts a first token at its own column.
-            is_later = copied.of(canvas.position_ids)[:, :, None] > 0
-            is_other = (keys != column + lead) & (is_other | is_later)
+        canvas, model, length = self.canvas, self.model, columns.shape[1]
+        seen = (canvas.attention_mask if planned.seen is None else planned.seen)[:, None, : planned.length].bool()
+        keys, column = canvas.column_ids[: planned.length], columns[:, :, None]
+        is_other = keys != column + int(model.shift_logits)
+        # Every model predicts a first token at its own column.
+        is_other &= (keys != column) | (canvas.position_ids.gather(1, columns)[:, :, None] > 0)
         of_canvas = pad(seen, (0, length)).expand(-1, planned.length, -1)
         of_copy = torch.cat([seen & is_other, is_seen[:, None].expand(-1, length, -1)], dim=2)
         visible = torch.cat([of_canvas, of_copy], dim=1)
-        if canvas.attention != "full":
-            # A token sees the blocks up to its own, in canvas and copy.
-            blocks = canvas.mask_blocks()
-            query, key = (
-                torch.cat([part, copied.of(blocks)], dim=1) for part in (planned.of(blocks), planned.of_keys(blocks))
-            )
-            visible &= key[:, None] <= query[:, :, None]
         return as_attention_mask(model.config.get_text_config(), visible, model.dtype)
 
     def _columns(self) -> torch.LongTensor:
