@@ -226,8 +226,8 @@ _ROWS = (
     Setting("revocation_threshold", "revision", float, default=0.0, noun="a probability", maximum=1,
         source="https://huggingface.co/papers/2507.18578",
         help="Verified commits: predict each decided token of the open block again from all others, and mask it "
-        "where its probability is below this. Needs a commit rule with a threshold, which may then be bolder, and full "
-        "attention without a cache."),
+        "where its probability is below this. Needs full attention, no cache, and a commit rule with a threshold, "
+        "which may then be bolder."),
     Setting("temperature", "sampling", float, default=0.0,
         help="0 takes the likeliest token; above 0, tokens are sampled. Certainty is always measured at "
         "temperature 1."),
