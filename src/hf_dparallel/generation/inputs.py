@@ -33,7 +33,8 @@ def check_prompts(
     ids = input_ids.long().cpu()
     mask = attention_mask.cpu() if isinstance(attention_mask, torch.Tensor) else attention_mask
     if mask is None:
-        model.warn_if_padding_and_no_attention_mask(ids, mask)
+        if hasattr(model.config, "pad_token_id"):  # not in remote code
+            model.warn_if_padding_and_no_attention_mask(ids, mask)
         mask = torch.ones_like(ids)
     _check_mask(ids, mask)
     if not model.hides_padding and not mask.all():
