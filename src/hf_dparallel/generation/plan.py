@@ -145,9 +145,9 @@ class Windows(WholeCanvas):
         others: list[int] = []
         for row, (row_id, status) in enumerate(zip(canvas.row_ids, canvas.status, strict=True)):
             open_blocks = (status.open_from, status.open_to)
-            known, passes = before.get(row_id, (None, 0))
-            is_due = known != open_blocks or passes == self.refresh_interval
-            self._refreshed[row_id] = (open_blocks, 1 if is_due else passes + 1)
+            known, count = before.get(row_id, (None, 0))
+            is_due = known != open_blocks or count == self.refresh_interval
+            self._refreshed[row_id] = (open_blocks, 1 if is_due else count + 1)
             (due if is_due else others).append(row)
         first, second = None, None
         if due and others:
