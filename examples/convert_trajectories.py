@@ -19,9 +19,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 import hf_dparallel  # noqa: F401 (registers the tokenizer of Dream)
 
 
-COLUMNS = ["question", "llm_response"]
-
-
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", required=True, help="on the Hub, or a folder")
@@ -45,9 +42,6 @@ def convert_row(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict
 
 
 def convert(dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    missing = [name for name in COLUMNS if name not in dataset.column_names]
-    if missing:
-        raise SystemExit(f"The data need the columns {COLUMNS}, but have {dataset.column_names}.")
     # An answer of nothing but white space is no answer.
     answered = dataset.filter(lambda row: bool(row["llm_response"] and row["llm_response"].strip()))
     return answered.map(convert_row, fn_kwargs={"tokenizer": tokenizer})

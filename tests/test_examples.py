@@ -130,15 +130,6 @@ def test_published_data_train_after_their_conversion(run_example, tmp_path, chec
     assert (tmp_path / "student" / "adapter_model.safetensors").is_file()
 
 
-def test_other_columns_are_refused_by_name(run_example, tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "train.jsonl").write_text(json.dumps({"prompt": "5", "answer": "6"}))
-    make_tokenizer().save_pretrained(tmp_path / "tokenizer")
-    flags = ["--dataset", "data", "--tokenizer", "tokenizer", "--output", "rows.parquet"]
-    with pytest.raises(SystemExit, match=r"need the columns \['question', 'llm_response'\]"):
-        run_example("convert_trajectories.py", *flags)
-
-
 def test_adapters_are_switched_and_merged(run_example, tmp_path, checkpoint):
     rows = [{"prompt_ids": [2, 3], "completion_ids": [4 + row, 1]} for row in range(2)]
     Dataset.from_list(rows).to_parquet(tmp_path / "rows.parquet")
