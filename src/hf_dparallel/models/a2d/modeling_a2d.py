@@ -5,7 +5,6 @@ from transformers import (
     AutoModelForMaskedLM,
     LlamaConfig,
     MistralConfig,
-    PreTrainedConfig,
     Qwen2Config,
     Qwen3Config,
     Qwen3MoeConfig,
@@ -29,15 +28,6 @@ class A2DForMaskedDiffusion(MaskedDiffusionModel):
     # Flash attention knows no blocks, which `config.block_length` may add to a model that is loaded.
     _supports_flash_attn = False
 
-    def __init__(self, config: PreTrainedConfig):
-        if "bd3lm" in config.name_or_path and config.block_length is None:
-            raise ValueError(
-                f"`block_length` must be given for {config.name_or_path!r}, which was trained block-causal: its "
-                "config.json does not say so. Pass `block_length=32` to `from_pretrained`, and save the model with "
-                "its tokenizer for the command line."
-            )
-        super().__init__(config)
-
     @classmethod
     def from_pretrained(cls, name, *args, config=None, adapter_kwargs=None, **kwargs):  # type: ignore[override]
         """Loads a checkpoint, or a student, which remembers what its base was loaded with.
@@ -45,28 +35,29 @@ class A2DForMaskedDiffusion(MaskedDiffusionModel):
         Raises a `ValueError` for an autoregressive model: files of its type are of a diffusion model if a student or a
         keyword such as `shift_logits` says so.
         """
-        given = adapter_kwargs or kwargs
-        download = {key: given[key] for key in ("revision", "token", "cache_dir", "local_files_only") if key in given}
-        adapter = given.get("_adapter_model_path", name)
-        remembered = read_summary(str(adapter), download).get("loaded_with", {}) if adapter else {}
-        remembered = {key: value for key, value in remembered.items() if value is not None}
-        if config is None:
-            kwargs = remembered | kwargs
-        elif isinstance(config, cls.config_class):
-            for key, value in remembered.items():
-                setattr(config, key, getattr(config, key) or value)
-        else:
+        if config is not None and not isinstance(config, cls.config_class):
             said = {key: kwargs.pop(key) for key in cls.config_class.given_at_load if key in kwargs}
-            if not (remembered or said):
+            given = adapter_kwargs or {}
+            if adapter := given.get("_adapter_model_path"):
+                download = {key: value for key, value in given.items() if key != "_adapter_model_path"}
+                said = read_summary(str(adapter), download).get("loaded_with", {}) | said
+            if not said:
                 raise ValueError(
                     f"{name!r} is of the autoregressive type {config.model_type!r}. If it is a diffusion model all "
                     f"the same, load it by `{cls.__name__}.from_pretrained`; to make it one, use "
                     "`convert_to_diffusion`."
                 )
-            own = {"model_type": cls.config_class.model_type} | remembered | said
+            own = {"model_type": cls.config_class.model_type} | said
             config, path = cls.config_class(**config.to_dict() | own), config.name_or_path
             config.name_or_path = path
-        return super().from_pretrained(name, *args, config=config, adapter_kwargs=adapter_kwargs, **kwargs)
+        model = super().from_pretrained(name, *args, config=config, adapter_kwargs=adapter_kwargs, **kwargs)
+        if "bd3lm" in model.name_or_path and model.config.block_length is None:
+            raise ValueError(
+                f"`block_length` must be given for {model.name_or_path!r}, which was trained block-causal: its "
+                "config.json does not say so. Pass `block_length=32` to `from_pretrained`, and save the model with "
+                "its tokenizer for the command line."
+            )
+        return model
 
 
 class A2DQwen3Model(DiffusionBackbone, Qwen3Model):
