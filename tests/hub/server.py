@@ -154,7 +154,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def commit(self, kind: str, repo_id: str, revision: str) -> None:
         repository, parent = self.find(kind, repo_id, revision)
-        if self.user != repo_id.split("/")[0] and "create_pr=1" not in self.path:
+        if self.user != repo_id.split("/")[0]:
             raise Refusal(403, "", "You have no write access to this repository")
         files = dict(repository.commits[parent])
         for line in self.body.splitlines():
@@ -167,12 +167,7 @@ class Handler(BaseHTTPRequestHandler):
         commit = sha1(parent.encode() + self.body)
         repository.commits[commit] = files
         answer = {"success": True, "commitUrl": f"{self.hub.address}/{repo_id}/commit/{commit}", "commitOid": commit}
-        if "create_pr=1" in self.path:
-            name = f"refs/pr/{1 + sum(ref.startswith('refs/pr/') for ref in repository.refs)}"
-            repository.refs[name] = commit
-            answer["pullRequestUrl"] = f"{self.hub.address}/{repo_id}/discussions/{name.rpartition('/')[2]}"
-        else:
-            repository.refs[revision] = commit
+        repository.refs[revision] = commit
         self.json(answer)
 
     def commits(self, kind: str, repo_id: str, revision: str) -> None:

@@ -140,10 +140,10 @@ def test_a_client_that_disconnects_frees_its_slot(served, stream):
             for connection, number in ((first, 1), (second, 2)):
                 connection.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
                 wait_for(lambda number=number: engine.num_prompts == number)
-            wait_for(lambda: (engine.num_active, engine.num_waiting) == (1, 1))
-        wait_for(lambda: all(prompt.is_given_up for prompt in (*engine._active.values(), *engine._waiting)))
+            wait_for(lambda: (len(engine.active), len(engine.waiting)) == (1, 1))
+        wait_for(lambda: all(prompt.is_given_up for prompt in (*engine.active.values(), *engine.waiting)))
         gate.open.set()
-        wait_for(lambda: (engine.num_active, engine.num_waiting) == (0, 0))
+        wait_for(lambda: (len(engine.active), len(engine.waiting)) == (0, 0))
         # The second never ran, and the first did not run to its end.
         assert engine.num_passes < 5
         assert server.post(chat(PROBLEMS[0])).status_code == 200
@@ -159,7 +159,7 @@ def test_overload_is_429_and_passes(served):
                 )
                 thread.start()
                 wait_for(lambda number=number: server.engine.num_prompts == number)
-            wait_for(lambda: server.engine.num_active == 1)
+            wait_for(lambda: len(server.engine.active) == 1)
             for stream in (True, False):
                 with pytest.raises(openai.RateLimitError, match="1 of at most 1 wait. Try again") as refused:
                     client.chat.completions.create(**chat(PROBLEMS[0]), stream=stream)
@@ -289,7 +289,7 @@ def test_health_and_shutdown(served):
     with running(served, num_slots=2) as server:
         server.post(chat(PROBLEMS[1]))
         health = httpx.get(f"{server.url}/health").json()
-        assert health == {"status": "ok", "active": 0, "waiting": 0}
+        assert health == {"status": "ok"}
         server.engine.close()
         assert httpx.get(f"{server.url}/health").status_code == 503
         answer = server.post(chat("x"))

@@ -54,7 +54,7 @@ def test_answers_are_those_of_each_prompt_alone(make_model, cache):
         end = new_tokens.index(5) + 1 if 5 in new_tokens else 16
         assert answer.tokens == new_tokens[:end] and answer.nfe == alone.nfe.item()
         assert answer.finish_reason == ("stop" if 5 in new_tokens else "length") and answer.error is None
-    assert engine.num_active == engine.num_waiting == 0 and engine.num_prompts == 9
+    assert not engine.active and not engine.waiting and engine.num_prompts == 9
     engine.close()
 
 
@@ -131,11 +131,11 @@ def test_giving_up_frees_slots_and_places_in_the_queue(model, make_engine):
     prompts = [make_prompt(model, [n, 3]) for n in range(6, 10)]
     submit(engine, *prompts)
     wait_for(lambda: gate.rows)
-    assert (engine.num_active, engine.num_waiting) == (2, 2)
+    assert (len(engine.active), len(engine.waiting)) == (2, 2)
     prompts[0].is_given_up = prompts[2].is_given_up = True
     gate.open.set()
     assert all(prompts[n].listener.ended.wait(30) for n in (1, 3))
-    wait_for(lambda: engine.num_active == engine.num_waiting == 0)
+    wait_for(lambda: not engine.active and not engine.waiting)
     assert not prompts[0].listener.ended.is_set() and not prompts[2].listener.ended.is_set()
     assert gate.rows[1] == 2  # the fourth has taken the place of the first
     assert ask(engine, [make_prompt(model, [6, 3])])[0].finish_reason

@@ -69,8 +69,6 @@ def export_for_engine(
         ValueError: for a family, a token or a recipe that the engine cannot serve.
         OSError: if the student has no tokenizer, or the folder is not empty.
     """
-    if engine not in COMMANDS:
-        raise SettingError("engine", engine, f"must be one of {tuple(COMMANDS)}", "No other engine is supported.")
     output_dir = Path(output_dir)
     check_is_new(output_dir)
     model = AutoModelForMaskedLM.from_pretrained(student, dtype="auto").eval()

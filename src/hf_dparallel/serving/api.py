@@ -150,20 +150,18 @@ def _read_settings(body: ChatBody, served: ServedModel) -> tuple[DiffusionGenera
     """
     asked, base = body.model_extra or {}, served.generation_config
     try:
-        config = base.updated(**asked)
+        config = base.updated(**asked) if asked else base
         length = config.max_new_tokens
         if config.is_infilling:
             raise SettingError("max_new_tokens", 0, "must be a positive integer")
         max_tokens = body.max_completion_tokens or body.max_tokens or length
         if max_tokens > length and "max_new_tokens" not in asked:
             length = -(-max_tokens // config.block_length) * config.block_length
-        if config.denoising_steps is not None:
+        steps_for = (config if "denoising_steps" in asked else base).max_new_tokens
+        if length != steps_for:
             # With as many passes per token.
-            steps_for = (config if "denoising_steps" in asked else base).max_new_tokens
-            steps = -(-config.denoising_steps * length // steps_for)
+            steps = config.denoising_steps and -(-config.denoising_steps * length // steps_for)
             config = config.updated(max_new_tokens=length, denoising_steps=steps)
-        elif length != config.max_new_tokens:
-            config = config.updated(max_new_tokens=length)
         check(config, served.model)
     except ValueError as error:
         setting = error.setting if isinstance(error, SettingError) else None
@@ -431,10 +429,8 @@ class Api:
     async def health(self, request: Request) -> Response:
         """Answers `GET /health`."""
         self._check(request, needs_key=False)
-        state = {"active": self.engine.num_active, "waiting": self.engine.num_waiting}
-        if self.engine.is_alive:
-            return JSONResponse({"status": "ok"} | state)
-        return JSONResponse({"status": "closed"} | state, status_code=503)
+        is_alive = self.engine.is_alive
+        return JSONResponse({"status": "ok" if is_alive else "closed"}, status_code=200 if is_alive else 503)
 
     def _check(self, request: Request, needs_key: bool = True) -> None:
         """Raises a [`RequestError`] for a request of two lengths, or without the API key."""

@@ -134,7 +134,8 @@ class Engine:
     Attributes:
         failure (`Exception`, *optional*): the error that ended the decoding thread.
         num_prompts, num_passes (`int`): what was accepted and run since the start.
-        num_active, num_waiting (`int`): the prompts that are being decoded, and those that wait for a slot.
+        active, waiting (`dict[int, Prompt]`, `list[Prompt]`): the prompts that are being decoded, by row id, and those
+            that wait for a slot.
     """
 
     def __init__(self, model: PreTrainedModel, num_slots: int, max_waiting: int):
@@ -143,9 +144,8 @@ class Engine:
         self.max_waiting = max_waiting
         self.failure: Exception | None = None
         self.num_prompts = self.num_passes = 0
-        self._waiting: list[Prompt] = []
-        # By row id.
-        self._active: dict[int, Prompt] = {}
+        self.waiting: list[Prompt] = []
+        self.active: dict[int, Prompt] = {}
         # By what its prompts have in common, ordered by the last pass.
         self._groups: dict[tuple[Any, ...], _Group] = {}
         self._next_row = 0
@@ -156,44 +156,32 @@ class Engine:
         self._thread.start()
 
     @property
-    def num_active(self) -> int:
-        return len(self._active)
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self._waiting)
-
-    @property
     def is_alive(self) -> bool:
         return self._thread.is_alive() and not self._is_closed
 
     def submit(self, prompt: Prompt) -> None:
-        """Accepts a prompt, or raises a [`RequestError`] if too many wait, or after `stop`."""
+        """Accepts a prompt, or raises a [`RequestError`] if too many wait, or after `close`."""
         with self._changed:
             if not self.is_alive:
                 raise RequestError("The server is shutting down.", status=503)
             # There may be free slots that the decoding thread has not filled yet.
-            if self.num_active + self.num_waiting >= self.num_slots + self.max_waiting:
+            if len(self.active) + len(self.waiting) >= self.num_slots + self.max_waiting:
                 raise RequestError(
-                    f"The server is busy: {self.num_active} prompts are being decoded, and {self.num_waiting} of at "
+                    f"The server is busy: {len(self.active)} prompts are being decoded, and {len(self.waiting)} of at "
                     f"most {self.max_waiting} wait. Try again later.",
                     status=429,
                     code="overloaded",
                     headers={"Retry-After": "1"},
                 )
-            self._waiting.append(prompt)
+            self.waiting.append(prompt)
             self.num_prompts += 1
             self._changed.notify()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stops the decoding thread after the current pass. Unfinished prompts end with an error."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
-
-    def close(self) -> None:
-        """Stops the decoding thread, and waits until it has ended."""
-        self.stop()
         self._thread.join()
 
     @torch.no_grad()
@@ -208,41 +196,41 @@ class Engine:
         # Otherwise their clients would wait forever.
         with self._changed:
             self._is_closed = True
-            left = [*self._active.values(), *self._waiting]
+            left = [*self.active.values(), *self.waiting]
         for prompt in left:
             prompt.listener(Progress([], 0, error=RequestError("The server is shutting down.", status=503)))
 
     def _take_changes(self) -> bool:
-        """Waits until there is something to decode, and fills the free slots. Returns `False` after `stop`."""
+        """Waits until there is something to decode, and fills the free slots. Returns `False` after `close`."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._active or self._waiting)
+            self._changed.wait_for(lambda: self._is_closed or self.active or self.waiting)
             if self._is_closed:
                 return False
-            self._leave([row_id for row_id, prompt in self._active.items() if prompt.is_given_up])
-            self._waiting = [prompt for prompt in self._waiting if not prompt.is_given_up]
-            while self._waiting and self.num_active < self.num_slots:
-                self._enter(self._waiting.pop(0))
+            self._leave([row_id for row_id, prompt in self.active.items() if prompt.is_given_up])
+            self.waiting = [prompt for prompt in self.waiting if not prompt.is_given_up]
+            while self.waiting and len(self.active) < self.num_slots:
+                self._enter(self.waiting.pop(0))
         return True
 
     def _enter(self, prompt: Prompt) -> None:
         """Gives a prompt a slot, in the group with its adapter and settings."""
         row_id, self._next_row = self._next_row, self._next_row + 1
-        self._active[row_id] = prompt
+        self.active[row_id] = prompt
         try:
             follows, measures = prompt.json is not None, prompt.num_logprobs is not None
             key = (prompt.adapter, repr(prompt.config.settings()), follows, measures)
             if key not in self._groups:
                 # A decoder is made with its adapter.
                 set_adapter(self.model, prompt.adapter)
-                parts = make_parts(prompt.config)
-                parts += [JsonPart(self._active)] * follows + [LogprobReader(self._active)] * measures
+                own = [(JsonPart, follows), (LogprobReader, measures)]
+                parts = [*make_parts(prompt.config), *(part(self.active) for part, is_wanted in own if is_wanted)]
                 decoder = make_decoder(self.model, prompt.config, parts, self._generator_for)
                 decoder.canvas.reads_tokens = True
                 self._groups[key] = _Group(decoder, prompt.adapter)
             self._groups[key].entering[row_id] = prompt.input_ids
         except Exception as error:
             logger.error("A prompt cannot be decoded.", exc_info=True)
-            del self._active[row_id]
+            del self.active[row_id]
             prompt.listener(Progress([], nfe=0, error=error))
 
     def _leave(self, row_ids: Collection[int]) -> None:
@@ -256,7 +244,7 @@ class Engine:
             if not (group.entering or group.decoder.canvas.row_ids):
                 del self._groups[key]
         for row_id in row_ids:
-            del self._active[row_id]
+            del self.active[row_id]
 
     def _run_pass(self) -> None:
         """Runs a pass of the group that has waited longest, and tells its listeners."""
@@ -270,17 +258,17 @@ class Engine:
                 group.decoder.add_prompts(added)
             row_ids = list(canvas.row_ids)
             finished = {row.index: row for row in group.decoder.step()}
-            progress = canvas.progress({row_id: self._active[row_id].num_sent for row_id in row_ids})
+            progress = canvas.progress({row_id: self.active[row_id].num_sent for row_id in row_ids})
         except Exception as error:
             logger.error("A pass failed.", exc_info=True)
             self._end_failed_pass(group, added, error)
             return
         self.num_passes += 1
         for row_id, row in finished.items():
-            new = row.tokens[self._active[row_id].num_sent : row.num_tokens]
+            new = row.tokens[self.active[row_id].num_sent : row.num_tokens]
             progress[row_id] = RowProgress(new.tolist(), row.nfe)
         left = [
-            row_id for row_id in row_ids if self._tell(self._active[row_id], progress[row_id], finished.get(row_id))
+            row_id for row_id in row_ids if self._tell(self.active[row_id], progress[row_id], finished.get(row_id))
         ]
         if left:
             self._leave(left)
@@ -298,7 +286,7 @@ class Engine:
                 return
             row_ids = list(added)
         for row_id in row_ids:
-            self._active[row_id].listener(Progress([], nfe=0, error=error))
+            self.active[row_id].listener(Progress([], nfe=0, error=error))
         self._leave(row_ids)
 
     def _tell(self, prompt: Prompt, new: RowProgress, finished: DecodedRow | None) -> bool:
@@ -317,4 +305,4 @@ class Engine:
         return progress.is_last
 
     def _generator_for(self, row_id: int) -> torch.Generator:
-        return torch.Generator(self.model.device).manual_seed(self._active[row_id].seed)
+        return torch.Generator(self.model.device).manual_seed(self.active[row_id].seed)
