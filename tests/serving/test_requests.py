@@ -110,7 +110,7 @@ def test_a_longer_canvas_keeps_the_passes_of_a_block(served):
         ({"messages": ["hello"]}, "messages", "valid dictionary"),
         (said("function", content=""), "messages", "has the role 'function'. Rename it to one of"),
         (said("user"), "messages", "of the user, must not be empty: `content` is None"),
-        (said("user", content=[]), "messages", "of the user, must not be empty: `content` is ''"),
+        (said("user", content=[]), "messages", "of the user, must not be empty: `content` is []"),
         (said("user", content=[{"type": "image_url", "image_url": {}}]), "messages", "'image_url'"),
         (said("user", content="pens " * 800), "messages", "maximum context length is 768 tokens"),
         (said(["user"], content=""), "messages", "has the role ['user']"),

@@ -210,24 +210,13 @@ def _read_schema(
         raise RequestError(f"`{name}` cannot be answered: {error}", name) from error
 
 
-def _with_text(message: dict[str, Any]) -> dict[str, Any]:
-    """Returns a message whose content may have OpenAI's parts with one text."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    for part in content:
-        if part["type"] != "text":
-            raise ValueError(f"A part of a message is of the type {part['type']!r}, and these models read text only.")
-    return message | {"content": "".join(part["text"] for part in content)}
-
-
 def _encode(
     body: ChatBody, config: DiffusionGenerationConfig, served: ServedModel, arguments: dict[str, Any]
 ) -> torch.LongTensor:
     """Returns the token ids of the chat, `(prompt_length,)`, after checking that they can be decoded."""
     longest = longest_sequence(served.model)
     try:
-        messages = read_messages(list(map(_with_text, body.messages)), "messages")
+        messages = read_messages(body.messages, "messages")
         for message in messages:
             # OpenAI's newer name of the role.
             message["role"] = message["role"].replace("developer", "system")
