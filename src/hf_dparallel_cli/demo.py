@@ -10,11 +10,9 @@ from .options import COUNT, FOLDER, json_option
 
 @click.command()
 @click.option("--output_dir", type=FOLDER, default="demo_output", help="Folder for report, figure and adapter.")
-@click.option("--teacher", type=FOLDER, help="Folder of the teacher. By default the bundled one.")
 @click.option("--seed", type=int, default=0, help="Seed of problems, masks and initialization.")
 @click.option("--num_trajectories", type=COUNT, default=640, help="Problems that the teacher answers for training.")
 @click.option("--num_train_steps", type=COUNT, default=100, help="Optimizer steps of the distillation.")
-@click.option("--num_tuning_problems", type=COUNT, default=128, help="Problems for choosing the thresholds.")
 @click.option("--num_problems", type=COUNT, default=400, help="Held-out problems of the comparison.")
 @click.option("--batch_size", type=COUNT, default=16, help="Problems decoded together.")
 @json_option

@@ -44,14 +44,14 @@ def test_damaged_files_are_named(tmp_path):
 
 
 def test_files_of_a_folder(tmp_path, caplog):
-    with pytest.raises(FileNotFoundError, match="must be a folder with filtered.parquet or shards"):
+    with pytest.raises(ValueError, match="has 0 shards and no filtered.parquet"):
         trajectory_files(tmp_path)
     rows = run(tmp_path)
     shards = sorted(tmp_path.glob("shard-*"))
     assert trajectory_files(tmp_path) == shards and len(shards) == 3
     assert f"`{tmp_path}` has no filtered.parquet: its rows are all answers, right or wrong." in caplog.text
     shards[1].unlink()
-    with pytest.raises(ValueError, match="has 2 of 3 shards"):
+    with pytest.raises(ValueError, match="has 2 shards and no filtered.parquet"):
         trajectory_files(tmp_path)
     write_rows(tmp_path / FILTERED_NAME, rows)
     assert trajectory_files(tmp_path) == [tmp_path / FILTERED_NAME]

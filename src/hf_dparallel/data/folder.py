@@ -43,16 +43,10 @@ def trajectory_files(folder: Path) -> list[Path]:
     if (folder / FILTERED_NAME).is_file():
         return [folder / FILTERED_NAME]
     shards = sorted(folder.glob(_SHARD_PATTERN))
-    if not shards:
-        raise FileNotFoundError(
-            f"`{folder}` must be a folder with {FILTERED_NAME} or shards. Give the `output_dir` of "
-            "`hf-dparallel trajectories`."
-        )
-    num_shards = int(shards[-1].stem.rpartition("-")[2])
-    if len(shards) < num_shards:
+    if not shards or len(shards) < int(shards[-1].stem.rpartition("-")[2]):
         raise ValueError(
-            f"`{folder}` has {len(shards)} of {num_shards} shards and no {FILTERED_NAME}, because its run is not "
-            "finished. Start the run again with the same folder."
+            f"`{folder}` has {len(shards)} shards and no {FILTERED_NAME}: its run is not finished. Start it again "
+            "with the same folder."
         )
     logger.warning(f"`{folder}` has no {FILTERED_NAME}: its rows are all answers, right or wrong.")
     return shards

@@ -172,8 +172,6 @@ def tokenize_prompts(
     for number, row in enumerate(plain_rows(dataset)):
         with errors_of_row(number, "dataset"):
             prompts.append(encode_prompt(tokenizer, read_example(row), chat_template_kwargs))
-            if not prompts[-1]:
-                raise ValueError("It has an empty prompt: no tokens. Drop such rows with `dataset.filter`.")
             if mask_token_id in prompts[-1]:
                 raise ValueError(
                     f"Its prompt contains the mask token ({mask_token_id}), but prompts are not decoded. Remove it."

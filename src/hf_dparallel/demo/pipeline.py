@@ -37,7 +37,7 @@ TUNING_GRID = {"confidence_threshold": (0.9, 0.8, 0.7, 0.6, 0.5), "entropy_thres
 
 @dataclass
 class DemoConfig:
-    """Settings of [`run_demo`]. `hf-dparallel demo --help` describes them."""
+    """Settings of [`run_demo`]. `hf-dparallel demo --help` describes most of them."""
 
     output_dir: str = "demo_output"
     teacher: str | None = None

@@ -21,8 +21,6 @@ def write_page(traces: Sequence[DecodeTrace], path: str | os.PathLike, title: st
         path (`str` or `os.PathLike`): the HTML file to write. Its folder is created.
         title (`str`, *optional*): title of the page.
     """
-    if not traces:
-        raise ValueError("`traces` is empty. Give at least one decode to show.")
     data = json.dumps(page_data(traces), separators=(",", ":"))
     # Without `<`, no text of a model can end the element that holds it, by `</script>`.
     parts = {"__TITLE__": html.escape(title), "__DATA__": data.replace("<", "\\u003c")}

@@ -47,8 +47,6 @@ def plot_tradeoff(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure"
 
 def plot_confidence_maps(certainty: Mapping[str, torch.FloatTensor]) -> "Figure":
     """Draws Fig. 7: by method, the mean confidence of every position at every pass, `(num_passes, tokens)`."""
-    from matplotlib.ticker import MaxNLocator
-
     figure, all_axes = _make_axes(4.4 * len(certainty) + 1.0, len(certainty))
     for axes, (method, confidence) in zip(all_axes, certainty.items(), strict=True):
         num_passes, num_tokens = confidence.shape
@@ -57,7 +55,6 @@ def plot_confidence_maps(certainty: Mapping[str, torch.FloatTensor]) -> "Figure"
             confidence.cpu().numpy(), vmin=0, vmax=1, aspect="auto", interpolation="nearest", extent=edges
         )
         axes.set(title=method, xlabel="Position of the new token", ylabel=f"First {num_passes} forward passes")
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     figure.colorbar(image, ax=all_axes, label="Mean confidence", shrink=0.9)
     return figure
 
