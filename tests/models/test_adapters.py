@@ -193,13 +193,6 @@ def test_adapters_that_are_not_there_are_refused(tmp_path):
     assert model.active_adapters() == ["a"]
 
 
-def test_an_adapter_of_d2f_is_refused_by_its_name(tmp_path):
-    folder = save_adapter(tmp_path / "D2F_LLaDA_Instruct_8B_Lora")
-    for name in (folder, "SJTU-Deng-Lab/D2F_Dream_Base_7B_Lora"):
-        with pytest.raises(ValueError, match="D2F"):
-            adapted(name)
-
-
 # Targets
 
 

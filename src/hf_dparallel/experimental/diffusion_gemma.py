@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Certainty forcing on top of the published training of DiffusionGemma, whose model and loop are in transformers."""
 
-import dataclasses
 import hashlib
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -10,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, Dataset
-from transformers import DataCollator, PreTrainedModel, Trainer, TrainingArguments
+from torch.utils.data import Dataset
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.cache_utils import DynamicCache
 
 from ..attention_masks import make_attention_mask
@@ -121,13 +120,10 @@ class DiffusionGemmaTrainer(Trainer):
     Args:
         model ([`~transformers.DiffusionGemmaForBlockDiffusion`]): the student, which starts as a copy of the teacher.
         args ([`DiffusionGemmaTrainingArguments`]): settings.
-        train_dataset, eval_dataset (`Dataset`, *optional*): rows of `prompt_ids` and `completion_ids`. Evaluation has
-            the same noise each time.
+        train_dataset, eval_dataset (`Dataset`, *optional*): rows of `prompt_ids` and `completion_ids`.
         peft_config ([`~peft.PeftConfig`], *optional*): the adapter to train, by default of attention and dense MLPs.
         kwargs: other arguments of [`~transformers.Trainer`].
     """
-
-    data_collator: DataCollator
 
     def __init__(
         self,
@@ -142,14 +138,13 @@ class DiffusionGemmaTrainer(Trainer):
         if peft_config is not None:
             model.target_modules = _TARGET_MODULES
             model = add_adapter(model, peft_config)
-        if "data_collator" not in kwargs:
-            ends, seed = config.text_config.eos_token_id, args.seed if args.data_seed is None else args.data_seed
-            sizes = (config.canvas_length, config.text_config.vocab_size, ends if isinstance(ends, int) else ends[0])
-            kwargs["data_collator"] = DiffusionGemmaCollator(*sizes, args.max_length, seed)
-        super().__init__(model, args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
+        ends, seed = config.text_config.eos_token_id, args.seed if args.data_seed is None else args.data_seed
+        sizes = (config.canvas_length, config.text_config.vocab_size, ends if isinstance(ends, int) else ends[0])
+        collator = DiffusionGemmaCollator(*sizes, args.max_length, seed)
+        super().__init__(model, args, collator, train_dataset, eval_dataset, **kwargs)
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             raise ValueError("DiffusionGemmaTrainer runs on whole weights: use data parallel processes instead.")
-        self.add_callback(MaskingCallback(self.data_collator))
+        self.add_callback(MaskingCallback(collator))
         self.label_names = ["labels"]
         # The loss is a mean over rows, whatever they hold.
         self.model_accepts_loss_kwargs = False
@@ -198,15 +193,6 @@ class DiffusionGemmaTrainer(Trainer):
                     logs[f"{prefix}{name}"] = mean.item()
                 sums.clear()
         super().log(logs, *args, **kwargs)
-
-    def get_eval_dataloader(self, eval_dataset: Dataset | str | None = None) -> DataLoader:
-        """Makes the loader of an evaluation, whose noise is that of epoch 0."""
-        collator = self.data_collator
-        self.data_collator = dataclasses.replace(collator, epoch=torch.tensor(0))
-        try:
-            return super().get_eval_dataloader(eval_dataset)
-        finally:
-            self.data_collator = collator
 
 
 def _make_masks(

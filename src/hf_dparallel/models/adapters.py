@@ -47,8 +47,6 @@ _TWICE = re.compile(r"\.(modules_to_save|original_module)\.")
 _WRAPPED = re.compile(r"\.(base_layer|original_module)(?=\.)")
 # `init_lora_weights` values that do not modify the base weights.
 _HARMLESS_STARTS = (True, False, "gaussian", "eva", "orthogonal", "mica")
-# Adapters that were trained with an attention that no model here has, and nothing in their files says so.
-_OF_ANOTHER_ATTENTION = ("D2F_LLaDA", "D2F_Dream")
 
 
 class AdapterLoadingMixin(_Mixed):
@@ -312,11 +310,6 @@ def _read(
     """
     from peft import PeftConfig
 
-    if Path(name).name.startswith(_OF_ANOTHER_ATTENTION):
-        raise ValueError(
-            f"The adapter {name!r} must be decoded with causal attention across the prompt and blocks of the answer, "
-            "as D2F trained it, and this model attends to everything. Load another adapter."
-        )
     resolving = {key: download.get(key) for key in ("revision", "token", "cache_dir")}
     offline = bool(download.get("local_files_only", False))
     download = {**download, "revision": resolve_revision(name, **resolving, local_files_only=offline)}

@@ -38,7 +38,8 @@ def prepare_student(
         model = AutoModelForMaskedLM.from_pretrained(model)
     base = base_model(model)
     if not isinstance(base, ScoringMixin):
-        enable_diffusion_generation(base, special_token_id("mask_token_id", base, processing_class))
+        sources = (base.config.get_text_config(), processing_class)
+        enable_diffusion_generation(base, configuration.special_token_id("mask_token_id", *sources))
     if peft_config is not None:
         model = add_adapter(model, peft_config)
     elif getattr(base, "is_autoregressive", False) and gate_adapters(model) is None:
@@ -67,8 +68,7 @@ def special_token_id(
 ) -> int:
     """Returns the `mask_token_id` that decoding uses, or the `eos_token_id`: that of the tokenizer, as in Trainer."""
     base = base_model(model)
-    recipes = base.recipes() if hasattr(base, "recipes") else [getattr(base, "generation_config", None)]
-    sources = [*recipes, base.config.get_text_config(), processing_class]
+    sources = [*base.recipes(), base.config.get_text_config(), processing_class]
     if name == "eos_token_id":
         sources.reverse()
     token_id = configuration.special_token_id(name, *sources)
