@@ -397,6 +397,9 @@ def test_the_blocks_are_as_long_as_in_the_model(tmp_path, caplog):
     trainer = make_trainer(tmp_path, make_sdar(), block_length=8)
     assert trainer.data_collator.block_length == mask_settings(trainer)["block_length"] == 4
     assert "`block_length=8` is replaced by 4, the block length of the model" in caplog.text
+    caplog.clear()
+    make_trainer(tmp_path, make_sdar(), block_length=32)
+    assert "is replaced" not in caplog.text
     foreign = make_sdar()
     foreign.is_native = False
     with refuses("data_collator", match="which SDARForMaskedDiffusion is not"):

@@ -144,7 +144,7 @@ def default_collator(
     check_block_origin(args.block_origin, base)
     if base.attention == "full":
         return DataCollatorForSemiAutoregressiveMasking(**settings)
-    if args.block_length != base.block_length:
+    if args.block_length not in (base.block_length, type(args).block_length):  # the default is nobody's wish
         logger.warning(
             f"`block_length={args.block_length}` is replaced by {base.block_length}, the block length of the model. "
             "To teach it another one, set `model.config.block_length` first."
