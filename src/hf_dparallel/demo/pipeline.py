@@ -220,8 +220,8 @@ def _write_results(report: dict[str, Any], output_dir: Path) -> str:
     rule = teacher["method"].removeprefix("Teacher, ")
     conclusion = (
         f"The student takes {student['nfe']:.1f} passes an answer: {original['nfe'] / student['nfe']:.1f} times fewer "
-        f"than one token per pass and {teacher['nfe'] / student['nfe']:.1f} times fewer than the teacher's best "
-        f"threshold ({rule}), at {student['accuracy']:.1%} accuracy against {original['accuracy']:.1%}."
+        f"than one token per pass and {teacher['nfe'] / student['nfe']:.1f} times fewer than the teacher's fastest "
+        f"threshold of those tried ({rule}), at {student['accuracy']:.1%} accuracy against {original['accuracy']:.1%}."
     )
     paragraphs = [results_table(report["rows"]), conclusion]
     write_report(report, output_dir, [*paragraphs, "![](curves.png)"])
