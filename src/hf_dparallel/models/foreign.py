@@ -1,14 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`generate` for masked language models of other classes."""
 
-from typing import Any
-
 import torch
 from transformers import PreTrainedModel
 
 from hf_dparallel_rules.settings import SETTINGS, SettingError
 
-from ..attention_masks import Visibility, make_attention_mask
+from ..attention_masks import make_attention_mask
 from ..generation.answerer import evaluation_mode
 from ..generation.compatibility import longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig
@@ -79,10 +77,11 @@ def enable_diffusion_generation(
     is_seen = torch.tensor([[0, 1, 1, 1]] * 2, device=model.device)
     hides_padding = not any(_reactions(model, 0, is_seen)[1:]) and _takes_positions(model)
     has_masks = hides_padding and _takes_visibility(model)
-    if block_length is not None and not has_masks:
+    if block_length is None:
+        _check_attention(model)
+    elif not has_masks:
         rule = f"needs a mask of four dimensions, which {type(model).__name__} does not take"
         raise SettingError("block_length", block_length, rule, "Load the model by the class of its family.")
-    _check_attention(model, block_length)
     previous = getattr(model, "generation_config", None)
     config = DiffusionGenerationConfig.from_dict(previous.to_dict() if previous else {})
     if not isinstance(model, DiffusionGenerationMixin):
@@ -112,27 +111,21 @@ def _takes_positions(model: PreTrainedModel) -> bool:
 
 def _takes_visibility(model: PreTrainedModel) -> bool:
     """Returns whether a 4-D mask decides for each position of a model which others it sees."""
+    # The first position sees all, and no other one sees it.
+    config, form = model.config.get_text_config(), {"dtype": model.dtype, "device": model.device}
     try:
-        mask = _dense_mask(model, lambda row, head, query, key: (key > 0) | (query == 0), 4)
-        return not any(_reactions(model, 0, mask)[1:])
+        mask = make_attention_mask(config, lambda row, head, query, key: (key > 0) | (query == 0), (2, 4, 4), **form)
+        return not any(_reactions(model, 0, mask)[1:]) and _reactions(model, 3, mask)[0]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         # Any of these, for a mask that the class does not expect.
         return False
 
 
-def _dense_mask(model: PreTrainedModel, is_visible: Visibility, length: int) -> Any:
-    config, shape = model.config.get_text_config(), (2, length, length)
-    return make_attention_mask(config, is_visible, shape, dtype=model.dtype, device=model.device)
-
-
-def _check_attention(model: PreTrainedModel, block_length: int | None) -> None:
-    """Raises a `ValueError` unless the first position of a block sees the last one."""
-    # Half of what the model takes: some count positions up from the padding's id.
-    length = block_length or min(96, (longest_sequence(model) or 192) // 2)
-    mask: Any = torch.ones(2, length, dtype=torch.long, device=model.device)
-    if block_length is not None:
-        mask = _dense_mask(model, lambda row, head, query, key: (key >= 0) & (query >= 0), length)
-    if not _reactions(model, length - 1, mask)[0]:
+def _check_attention(model: PreTrainedModel) -> None:
+    """Raises a `ValueError` unless the first position sees the last one."""
+    # Longer than any blocks, and half of what the model takes: some count positions up from the padding's id.
+    length = min(96, (longest_sequence(model) or 192) // 2)
+    if not _reactions(model, length - 1, torch.ones(2, length, dtype=torch.long, device=model.device))[0]:
         raise ValueError(
             f"{type(model).__name__} is causal: its first position does not react to the last one, so it cannot fill "
             "in masks. Diffusion models that are published as Llama or Qwen load by an A2D class."
