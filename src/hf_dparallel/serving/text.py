@@ -41,7 +41,7 @@ class IncrementalText:
                 self.is_stopped, self.text = True, self._decoded[: min(places)]
                 return
         if is_last:
-            self.text = _decode(self.tokenizer, self.tokens)
+            self.text = self.tokenizer.backend_tokenizer.decode(self.tokens, skip_special_tokens=True)
         else:
             self.text = self._decoded[: len(self._decoded) - num_begun(self._decoded, self.stop)]
 
@@ -53,38 +53,21 @@ def num_begun(text: str, strings: Iterable[str]) -> int:
 
 
 def logprobs_to_json(
-    tokenizer: PreTrainedTokenizerBase, before: list[int], tokens: Iterable[tuple[int, TokenLogprobs]]
+    tokenizer: PreTrainedTokenizerBase, tokens: Iterable[tuple[int, TokenLogprobs]]
 ) -> list[dict[str, Any]]:
-    """Returns OpenAI's log-probability object of each token. `before` is the token that precedes them, or empty.
+    """Returns OpenAI's log-probability object of each token.
 
     Special tokens are not part of the text of an answer and have no bytes; parts of a character have `None`.
     """
-    entries = []
-    for token, measured in tokens:
-        told = []
-        for token_id, logprob in [(token, measured.logprob), *measured.top]:
-            added = tokenizer.added_tokens_decoder.get(token_id)
-            text = _following(tokenizer, before, token_id)
-            content = None if "\ufffd" in text else list(text.encode())
-            # JSON has no minus infinity.
-            entry = {
-                "token": text or added and added.content or "",
-                "bytes": content,
-                "logprob": max(logprob, -9999.0),
-            }
-            told.append(entry)
-        entries.append(told[0] | {"top_logprobs": told[1:]})
-        before = [token]
-    return entries
 
+    def entry(token_id: int, logprob: float) -> dict[str, Any]:
+        text = tokenizer.backend_tokenizer.decode([token_id], skip_special_tokens=False)
+        added = tokenizer.added_tokens_decoder.get(token_id)
+        content = [] if added and added.special else None if "\ufffd" in text else list(text.encode())
+        # JSON has no minus infinity.
+        return {"token": text, "bytes": content, "logprob": max(logprob, -9999.0)}
 
-def _decode(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> str:
-    return tokenizer.backend_tokenizer.decode(tokens, skip_special_tokens=True)
-
-
-def _following(tokenizer: PreTrainedTokenizerBase, before: list[int], token: int) -> str:
-    """Returns the text of a token after another one, which decides whether it begins with a space."""
-    text = _decode(tokenizer, before)
-    if text.endswith("\ufffd"):  # a part of a character
-        return _decode(tokenizer, [token])
-    return _decode(tokenizer, [*before, token])[len(text) :]
+    return [
+        entry(token, measured.logprob) | {"top_logprobs": [entry(*each) for each in measured.top]}
+        for token, measured in tokens
+    ]
