@@ -22,10 +22,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from exact_tasks import draw_rows, is_right
+from exact_tasks import draw_rows, is_right, request_schema
 from peft import LoraConfig
 from tokenizers import ByteLevelBPETokenizer
 from torch.nn.utils.rnn import pad_sequence
@@ -42,7 +43,10 @@ from transformers import (
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, convert_to_diffusion
 from hf_dparallel.environment import describe_environment
+from hf_dparallel.generation.configuration import resolve
+from hf_dparallel.generation.exact import make_decoder
 from hf_dparallel.reports import write_json
+from hf_dparallel.serving.json import JsonPart, compile_schema
 
 
 # New tokens of an answer, at most.
@@ -98,6 +102,7 @@ class Arguments:
     prompts: int = field(default=2000, metadata={"help": "Training prompts that the Llama answers."})
     tuning_prompts: int = 100
     test_prompts: int = 1000
+    agree_prompts: int = field(default=200, metadata={"help": "Test prompts that are answered one at a time."})
     timed_prompts: int = 40
     repetitions: int = field(default=5, metadata={"help": "Turns of the timing."})
     compiled: bool = field(default=False, metadata={"help": "Also time compiled passes of both, on a GPU."})
@@ -351,6 +356,62 @@ class Bench:
 
         return self.once(f"check-{run.name}-{short(dtype)}", make)
 
+    def guide(self, run: Run) -> dict[str, Any]:
+        """Counts passes where requests follow a JSON schema, whose fixed text takes no pass (JSON fast-forward)."""
+
+        def make() -> dict[str, Any]:
+            student, tokenizer, limit = self.student(run, torch.float32), self.tokenizer(), LENGTHS[run.task]
+            prompts, _ = self.prompts(run.task, "test", self.args.test_prompts)
+            eos = [tokenizer.eos_token_id]
+            schema = request_schema(), None, tokenizer, student.config.vocab_size, eos
+            result: dict[str, Any] = {
+                "run": asdict(run),
+                "prompts": len(prompts),
+                "tokens_per_pass": {},
+                "answers": {},
+            }
+            threshold = float(self.check(run, torch.float32)["threshold"])
+            for name, settings in {
+                "plain": {"denoising_steps": limit},
+                "exact": {"confidence_threshold": threshold},
+            }.items():
+                config = resolve(student, None, tokenizer, max_new_tokens=limit, **settings)
+                rows: list[Any] = []
+                for start in range(0, len(prompts), self.args.decode_batch):
+                    batch = dict(enumerate(prompts[start : start + self.args.decode_batch]))
+                    guides = {index: SimpleNamespace(json=compile_schema(*schema)) for index in batch}
+                    decoder = make_decoder(student, config, [JsonPart(guides)])
+                    decoder.add_prompts({index: torch.tensor(ids, device=self.device) for index, ids in batch.items()})
+                    done: list[Any] = []
+                    while decoder:
+                        done += decoder.step()
+                    rows += sorted(done, key=lambda row: row.index)
+                result["tokens_per_pass"][name], result["answers"][name] = ratio(rows), tokens_of(rows)
+            plain, exact = result.pop("answers").values()
+            result["equal"] = sum(a == b for a, b in zip(plain, exact, strict=True))
+            return result
+
+        return self.once(f"guide-{run.name}", make)
+
+    def agree(self, run: Run) -> dict[str, Any]:
+        """Counts the answers in bfloat16, one prompt at a time, that are transformers' own in bfloat16."""
+
+        def make() -> dict[str, Any]:
+            student, limit = self.student(run, torch.bfloat16), LENGTHS[run.task]
+            llama = LlamaForCausalLM.from_pretrained(self.teach(run.task), dtype=torch.bfloat16)
+            llama = llama.to(self.device).eval()
+            prompts, _ = self.prompts(run.task, "test", self.args.agree_prompts)
+            threshold = float(self.check(run, torch.float32)["threshold"])
+            plain = generate(llama, prompts, limit, 1)
+            answers = {
+                "exact": tokens_of(decode(student, prompts, limit, threshold, 1)),
+                "prompt lookup": generate(llama, prompts, limit, 1, prompt_lookup_num_tokens=10),
+            }
+            equal = {name: sum(a == b for a, b in zip(plain, of, strict=True)) for name, of in answers.items()}
+            return {"run": asdict(run), "prompts": len(prompts), "equal": equal}
+
+        return self.once(f"agree-{run.name}", make)
+
     def time(self, run: Run, dtype: torch.dtype, batch_size: int) -> dict[str, Any]:
         """Times decoding of test prompts, in turns; the ratio of each turn to plain decoding is what counts."""
 
@@ -471,6 +532,9 @@ def main() -> None:
     for task, dtype in itertools.product(args.tasks if args.timing else [], args.dtypes):
         best = bench.best(task)
         bench.check(best, getattr(torch, dtype))
+        bench.agree(best)
+        if task == "requests":
+            bench.guide(best)
         for batch_size in (1, 8):
             result = bench.time(best, getattr(torch, dtype), batch_size)
             print(task, dtype, batch_size, json.dumps(result["ratio"]), flush=True)

@@ -60,6 +60,17 @@ def draw_request(rng: random.Random, split: str, action: str, wording: str) -> t
     return wording.format(**spoken), json.dumps(values)
 
 
+def request_schema() -> dict[str, Any]:
+    """Returns the JSON schema of the answers to requests."""
+    types = dict.fromkeys(("people", "count", "volume"), {"type": "integer"})
+    types["size"], types["room"] = ({"enum": TEXTS[name, "train"]} for name in ("size", "room"))
+    fields = {
+        action: {name: types.get(name, {"type": "string"}) for name in of.split()} for action, of in FIELDS.items()
+    }
+    objects = [{"type": "object", "properties": {"action": {"const": k}, **of}} for k, of in fields.items()]
+    return {"anyOf": objects}
+
+
 def draw_problem(rng: random.Random, split: str, steps: str, wording: str) -> tuple[str, str]:
     """Draws numbers until each result is from 1 to 120, and products and quotients are simple, without a rest."""
     while True:
