@@ -52,12 +52,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the names of `_on_demand.py`, all at once, when the first of them is used, or all names are imported."""
-    if name == "__all__":
-        names = globals() | vars(import_module("._on_demand", __name__))
-        # Functions and classes of ours; of modules, `demo` is meant for the caller.
-        ours = ("hf_dparallel.", "hf_dparallel_rules.")
-        return ["demo", *(name for name, value in names.items() if getattr(value, "__module__", "").startswith(ours))]
+    """Imports the names of `_on_demand.py`, all at once, when the first of them is used."""
     on_demand = None if name.startswith("_") else import_module("._on_demand", __name__)
     if not hasattr(on_demand, name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,7 +5,6 @@ Each commit rule adds its own row. This module imports neither torch nor transfo
 """
 
 import json
-import re
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,25 +28,22 @@ GROUPS = {
     "tokens": "Special tokens",
     "compile": "Compilation",
 }
-# Our names for settings of transformers and of the published samplers. `None`: no equivalent here.
-_OUR_NAMES = {
-    "max_length": "max_new_tokens={value} - prompt_length",
-    "min_length": "min_new_tokens={value} - prompt_length",
-    **dict.fromkeys(("gen_length", "max_tokens"), "max_new_tokens"),
+# Our settings for those of transformers and of the published samplers. `None`: no equivalent here.
+OUR_NAMES: dict[str, str | None] = {
+    **dict.fromkeys(("max_length", "gen_length", "max_tokens"), "max_new_tokens"),
+    "min_length": "min_new_tokens",
     "block_size": "block_length",
-    **dict.fromkeys(("steps", "diffusion_steps"), "denoising_steps"),
-    "threshold": "`confidence_threshold` or `entropy_threshold`",
+    **dict.fromkeys(("steps", "diffusion_steps", "alg", "remasking", "remasking_strategy"), "denoising_steps"),
+    "threshold": "confidence_threshold or entropy_threshold",
     "dynamic_threshold": "confidence_threshold",
     "factor": "confidence_factor",
     "eb_threshold": "entropy_budget",
-    **dict.fromkeys(("alg", "remasking", "remasking_strategy"), "`denoising_steps` or another commit rule"),
     **dict.fromkeys(("minimal_topk", "num_to_transfer"), "min_commits"),
     **dict.fromkeys(("use_cache", "dual_cache"), "cache_implementation"),
     "do_sample": "temperature",
     "mask_id": "mask_token_id",
     **dict.fromkeys(("eos_id", "stopping_criteria_idx"), "eos_token_id"),
     "eos_early_stop": "stop_at_eos",
-    "adapter_names": "`model.set_adapter(...)` and a call of `generate`",
     **dict.fromkeys(("cfg_scale", "alg_temp", "min_p", "output_history")),
 }
 # No setting makes sense above it, and neither arithmetic in float32 nor memory is safe there.
@@ -164,19 +160,13 @@ def settings_of(*groups: str) -> tuple[str, ...]:
 
 def suggest(name: str, known: Collection[str] = ()) -> str:
     """Returns a hint at the `known` name (by default, of a setting) that an unknown one means, or an empty text."""
-    ours = re.match(r"`?(\w+)", _OUR_NAMES.get(name) or "")
-    if name in _OUR_NAMES and (not known or ours is None or ours[1] in known):
-        return our_name_for(name, name)
-    close = get_close_matches(name, known or SETTINGS, n=1)
-    return f"Did you mean `{close[0]}`?" if close else ""
-
-
-def our_name_for(name: str, value: Any) -> str:
-    """Returns advice on a setting of another package: our name for it, or to remove it."""
-    ours = _OUR_NAMES.get(name)
+    known, ours = known or SETTINGS, OUR_NAMES.get(name, "")
     if ours is None:
         return f"Remove `{name}`."
-    return f"Use {ours if '`' in ours else f'`{ours.format(value=value)}`'} for `{name}`."
+    if ours.split(" or ")[0] in known:
+        return f"Use `{ours.replace(' or ', '` or `')}` for `{name}`."
+    close = get_close_matches(name, known, n=1)
+    return f"Did you mean `{close[0]}`?" if close else ""
 
 
 def _allows_item(item: Any, type_: Any) -> bool:
@@ -274,8 +264,8 @@ _ROWS = (
     Setting("bos_token_id", "tokens", int, noun="a token id (an integer)",
         help="Only a record: decoding does not use it."),
     Setting("compile_config", "compile", object, noun="a transformers.CompileConfig",
-        help="A `transformers.CompileConfig`: runs the forward pass through `torch.compile`. Prompts are then padded "
-        "to multiples of 64 columns, so that few shapes are compiled. CUDA graphs are for passes without a cache."),
+        help="A `transformers.CompileConfig`: runs the forward pass through `torch.compile`. Needs "
+        '`cache_implementation="none"`.'),
     Setting("disable_compile", "compile", bool, help="Ignores `compile_config`."),
 )
 # fmt: on

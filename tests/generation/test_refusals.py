@@ -8,7 +8,6 @@ from transformers import (
     BertForMaskedLM,
     CompileConfig,
     GenerationConfig,
-    TopKLogitsWarper,
 )
 
 from hf_dparallel import DiffusionGenerationConfig, enable_diffusion_generation
@@ -56,11 +55,11 @@ ALONE = [
     # Of transformers and of others.
     ({"num_beams": 4}, "Remove `num_beams`.$"),
     ({"output_attentions": True}, "no meaning"),
-    ({"max_length": 20}, "Use `max_new_tokens=20 - prompt_length`"),
+    ({"max_length": 20}, "Use `max_new_tokens` for `max_length`"),
     ({"entropy_treshold": 0.5}, "^Unknown .*: entropy_treshold. Did you mean `entropy_threshold`"),
     ({"": 0.5}, "^Unknown .*: ''"),
     ({"gen_length": 8, "steps": 4}, "Use `max_new_tokens` for `gen_length`. Use `denoising_steps` for `steps`.$"),
-    ({"remasking": "low_confidence"}, "Use `denoising_steps` or another commit rule"),
+    ({"remasking": "low_confidence"}, "Use `denoising_steps`"),
     ({"cfg_scale": 0.0}, "Remove `cfg_scale`.$"),
 ]
 
@@ -136,6 +135,7 @@ WRONG_TOGETHER = [
     (in_training, {"cache_implementation": "dual"}, "in training"),
     (make_llada, {"revocation_threshold": 0.5}, "needs a commit rule"),
     (make_llada, COMPILED | VERIFIED, "compile_config"),
+    (make_sdar, COMPILED | {"cache_implementation": "block"}, "compile_config"),
     (of_a_class_that_hides_nothing, VERIFIED, "hides tokens"),
     (make_sdar, VERIFIED, "costs what it saves"),
     (make_llada, {"cache_implementation": "dual"} | VERIFIED, "costs what it saves"),
@@ -161,7 +161,6 @@ WRONG_TOGETHER = [
     (make_llada, {"attention_mask": torch.ones(1, 2)}, r"\(1, 2\)"),
     (make_llada, {"input_ids": PROMPT} | INFILLING, "masks of the prompt"),
     (make_llada, {"generation_config": SMALL}, r"\*\*settings"),
-    (make_llada, {"logits_processor": TopKLogitsWarper(6)}, "list"),
     (make_llada, {"generator": 5}, "one per row"),
     # Of its vocabulary.
     (make_llada, {"mask_token_id": 99}, "vocabulary of 64"),
@@ -186,7 +185,6 @@ BAD_INPUTS = [
     ({"inputs": PROMPT}, "same argument"),
     ({"token_type_ids": torch.ones(1, 3)}, "`token_type_ids`"),
     ({"generator": [torch.Generator()] * 2}, "`generator` .* 2 for 1"),
-    ({"streamer": object()}, "`streamer` .* 'object'"),
     ({"input_ids": torch.ones(2, 3).long(), "streamer": Recorder()}, "`streamer` .* 2"),
     ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, r"`input_ids` is empty"),
     ({"input_ids": torch.tensor([[2, 64]])}, r"`input_ids\[0, 1\]` is 64"),

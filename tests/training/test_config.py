@@ -86,7 +86,6 @@ def test_help_is_printed(capsys):
         ("consistency_weight", float("nan")),
         ("label_smoothing_factor", 0.1),
         ("train_sampling_strategy", "group_by_length"),
-        ("block_origin", "prompt"),
     ],
 )
 def test_bad_settings(setting, value):

@@ -11,7 +11,7 @@ from typing import Any
 from transformers import CompileConfig, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from hf_dparallel_rules.settings import GROUPS, SETTINGS, Setting, SettingError, our_name_for, settings_of, suggest
+from hf_dparallel_rules.settings import GROUPS, OUR_NAMES, SETTINGS, Setting, SettingError, settings_of, suggest
 
 from .compatibility import NEED_THRESHOLD, check, has_adapter
 
@@ -100,7 +100,8 @@ class DiffusionGenerationConfig(GenerationConfig):
         for name, value in vars(self).items():
             is_neutral = value is None or value is False or value == _NEUTRAL.get(name)
             if name not in {*settings, *_WORDS, _VERSION} and name[0] != "_" and not is_neutral:
-                raise SettingError(name, value, "has no meaning in diffusion decoding", our_name_for(name, value))
+                remedy = suggest(name) if name in OUR_NAMES else f"Remove `{name}`."
+                raise SettingError(name, value, "has no meaning in diffusion decoding", remedy)
         if not isinstance(self.compile_config, CompileConfig | None):
             raise SettingError("compile_config", self.compile_config, f"must be {SETTINGS['compile_config'].rule}")
         rules = [name for name in settings_of("rule") if name in settings]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import TrainerCallback
 
-from hf_dparallel_rules.settings import SETTINGS, SettingError
+from hf_dparallel_rules.settings import SettingError
 
 from ..data.dataset import TOKENIZED_COLUMNS, read_ids
 from .objective import IGNORE_INDEX
@@ -233,7 +233,6 @@ class MaskingCallback(TrainerCallback):
 
 def check_masks(settings: Any) -> None:
     """Raises a [`SettingError`] if a setting of the masks is out of range, of a configuration or a collator."""
-    SETTINGS["block_origin"].read(getattr(settings, "block_origin", None))
     for name in ("block_length", "max_length"):
         if not isinstance(getattr(settings, name), int) or getattr(settings, name) < 1:
             raise SettingError(name, getattr(settings, name), "must be a positive number of tokens")
