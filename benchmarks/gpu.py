@@ -132,7 +132,8 @@ def decoding(arguments: KitArguments, shape: str, compiled: bool = False) -> Mea
         )
         return figures | vars(machine)
 
-    every = product(arguments.prompt_lengths, arguments.batch_sizes, CACHES[SHAPES[shape].model_type])
+    caches = ("none",) if compiled else CACHES[SHAPES[shape].model_type]
+    every = product(arguments.prompt_lengths, arguments.batch_sizes, caches)
     for prompt_length, batch_size, cache in every:
         of = {"prompt_length": prompt_length, "batch_size": batch_size, "cache": cache}
         yield {"shape": shape, "compiled": compiled} | of, functools.partial(run, **of)

@@ -21,9 +21,7 @@ prompt = st.lists(st.integers(2, 62), min_size=1, max_size=12)
 
 def make_decoder(model, **settings) -> Decoder:
     config = resolve(model, None, **(SETTINGS | settings))
-    decoder = Decoder(model, config, make_parts(config))
-    decoder.canvas.reads_tokens = True
-    return decoder
+    return Decoder(model, config, make_parts(config))
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
@@ -48,12 +46,11 @@ def test_rows_that_come_and_go_change_no_other(make, requests, cache, stop_at_eo
             if new:
                 decoder.add_prompts(new)
             finished |= {row.index: row for row in decoder.step()}
-            whole = decoder.canvas.progress({})
-            known = {row_id: len(tokens) for row_id, tokens in seen.items()}
-            for row_id, progress in decoder.canvas.progress(known).items():
-                assert progress.nfe == number + 1 - requests[row_id][1]
-                seen[row_id] = seen.get(row_id, []) + progress.tokens
-                assert seen[row_id] == whole[row_id].tokens
+            for row_id, status in zip(decoder.canvas.row_ids, decoder.canvas.status, strict=True):
+                assert status.nfe == number + 1 - requests[row_id][1]
+                before = seen.get(row_id, [])
+                seen[row_id] = status.final_tokens(0)
+                assert seen[row_id] == before + status.final_tokens(len(before))
     assert not decoder and len(finished) + len([life for *_, life in requests if life is not None]) >= len(requests)
     for index, (ids, _, life) in enumerate(requests):
         assert life is not None or index in finished
@@ -91,10 +88,9 @@ def test_progress_shows_each_token_once_everything_before_it_is_decided(tiny_lla
     lengths = []
     with torch.no_grad():
         while not decoder.step():
-            lengths.append(len(decoder.canvas.progress({})[7].tokens))
+            lengths.append(len(decoder.canvas.status[0].final_tokens(0)))
     steps = out.commit_step[0].cummax(dim=0).values
     assert lengths == [(steps <= number).sum().item() for number in range(len(lengths))]
-    assert decoder.canvas.progress({}) == {}
 
 
 def test_a_removed_row_leaves_nothing_behind(tiny_llada):

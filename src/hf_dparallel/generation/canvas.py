@@ -20,11 +20,9 @@ from torch.nn.utils.rnn import pad_sequence
 from ..attention_masks import mask_blocks
 from .configuration import DiffusionGenerationConfig
 from .layout import Layout
-from .output import DecodedRow, RowProgress
+from .output import DecodedRow
 
 
-# Few widths to compile, and little padding.
-_COMPILED_WIDTH_MULTIPLE = 64
 # The tensors `(rows, width)`, with their value in padding and in new rows where it is not 0, and those `(rows,)`.
 _WIDE = ("attention_mask", "position_ids", "block", "block_start", "is_given", "masked", "holding", "commit_step")
 _FILLS = {"block": -1, "is_given": True, "commit_step": -1}
@@ -51,8 +49,12 @@ class RowStatus:
     length: int
     is_finished: bool
     is_nan: bool
-    # The tokens on the host, if the canvas reads them.
-    answer: torch.LongTensor = None
+    # The tokens, on the host.
+    answer: torch.LongTensor
+
+    def final_tokens(self, first: int) -> list[int]:
+        """Returns the final tokens from number `first` on, up to and including the first end token."""
+        return self.answer[first : min(self.num_final, self.length_to_eos)].tolist()
 
 
 @dataclass(eq=False)
@@ -107,7 +109,7 @@ class Canvas:
     proposals: RowTensor
     # 0, 1, ..., `(width,)`.
     column_ids: torch.LongTensor
-    # The longest row. For compiled code a multiple of 64, which never falls.
+    # The longest row.
     width: int
     # Whether a row has padding.
     is_padded: bool
@@ -129,15 +131,12 @@ class Canvas:
         self.whole_blocks = self.layout.whole_blocks
         self.first_alone = first_alone
         self.revises = revises
-        # Whether the one transfer of each pass also brings the tokens to the host.
-        self.reads_tokens = False
         self.row_ids: list[int] = []
         self.prompt_lengths: list[int] = []
         self.status: list[RowStatus] = []
         # By row id, the first token of the answer that was written after the last pass.
         self.written: dict[int, int] = {}
         self._of_parts: list[RowTensor] = []
-        self.width = 0
         self._set_width()
         if self.moves_windows:
             self.proposals = self.row_tensor(config.mask_token_id)
@@ -302,14 +301,6 @@ class Canvas:
             self._keep([row for row, status in enumerate(self.status) if not status.is_finished])
         return results
 
-    def progress(self, num_known: Mapping[int, int]) -> dict[int, RowProgress]:
-        """Returns, by row id, the final tokens of a row after the first `num_known` ones, and its passes so far."""
-        progress = {}
-        for row_id, status in zip(self.row_ids, self.status, strict=True):
-            count = min(status.num_final, status.length_to_eos)
-            progress[row_id] = RowProgress(status.answer[num_known.get(row_id, 0) : count].tolist(), status.nfe)
-        return progress
-
     def remove(self, row_ids: Collection[int]) -> None:
         """Removes rows that are not finished."""
         if row_ids:
@@ -366,15 +357,15 @@ class Canvas:
             self.revisable.sum(dim=1) if self.revises else self.num_revisions,
             self.num_revisions,
         ]
-        table = torch.stack(numbers, dim=1)
-        if self.reads_tokens:
-            table = torch.cat([table, self.sequences[:, first:]], dim=1).cpu()
-        self.status = [self._status(row, *line) for row, line in enumerate(table[:, : len(numbers)].tolist())]
-        if self.reads_tokens:
-            for row, status in enumerate(self.status):
-                status.answer = table[row, len(numbers) + self.answer(row).start - first :]
+        table = torch.cat([torch.stack(numbers, dim=1), self.sequences[:, first:]], dim=1).cpu()
+        self.status = []
+        for row, line in enumerate(table[:, : len(numbers)].tolist()):
+            tokens = table[row, len(numbers) + self.answer(row).start - first :]
+            self.status.append(self._status(row, tokens, *line))
 
-    def _status(self, row: int, first_undecided: int, first_end: int, num_nan: int, *counts: int) -> RowStatus:
+    def _status(
+        self, row: int, tokens: torch.LongTensor, first_undecided: int, first_end: int, num_nan: int, *counts: int
+    ) -> RowStatus:
         """Returns the status of a row, from the columns of its first mask and its first end token, and its counts."""
         nfe, open_from, open_to, num_open, num_revisable, num_revisions = counts
         answer = self.answer(row)
@@ -388,7 +379,8 @@ class Canvas:
             first_open = self._block_column(row, open_from)
             num_final = min(num_decided, max(first_open - answer.start, 0))
         open_blocks, reached = (open_from, open_to, num_open, num_revisable), (num_decided, num_final)
-        return RowStatus(nfe, *open_blocks, num_revisions, *reached, length_to_eos, length, is_finished, num_nan > 0)
+        lengths = (length_to_eos, length, is_finished)
+        return RowStatus(nfe, *open_blocks, num_revisions, *reached, *lengths, num_nan > 0, tokens)
 
     def _result(self, row: int) -> DecodedRow:
         status, answer = self.status[row], self.answer(row)
@@ -422,11 +414,8 @@ class Canvas:
 
     def _set_width(self) -> None:
         lengths = [self.layout.length(prompt_length) for prompt_length in self.prompt_lengths]
-        width = max(lengths, default=self.layout.max_new_tokens)
-        if self.config.compiles:
-            width = max(self.width, -(-width // _COMPILED_WIDTH_MULTIPLE) * _COMPILED_WIDTH_MULTIPLE)
-        self.width = width
-        self.is_padded = min(lengths, default=width) < width
+        self.width = max(lengths, default=self.layout.max_new_tokens)
+        self.is_padded = min(lengths, default=self.width) < self.width
 
     def _row_tensors(self) -> Iterator[tuple[Any, str, float, bool]]:
         """Yields the tensors with a line per row, as attributes of their owner, with their fill and `is_wide`."""

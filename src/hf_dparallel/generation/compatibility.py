@@ -51,6 +51,7 @@ def moves_blocks(model: PreTrainedModel) -> bool:
 
 def check_block_origin(origin: str | None, model: PreTrainedModel) -> None:
     """Raises a [`SettingError`] if the blocks of a model cannot be counted from there, in decoding or in training."""
+    SETTINGS["block_origin"].read(origin)
     rule, of_class = None, type(model).__name__
     if origin == "answer" and model.attention == "full":
         rule = f"is for models whose attention has blocks: in {of_class} they follow the prompt anyway"
@@ -91,9 +92,9 @@ def _check_together(config: Any) -> None:
     if len(revising) > 1:
         first, second, *_ = revising
         refuse(second, f"does not go with `{first}={getattr(config, first)!r}`", "Leave one of the two out.")
-    for name in (*revising, "suffix_length"):
+    for name in (*revising, "suffix_length", "cache_implementation"):
         if config.is_on(name) and config.compile_config is not None:
-            refuse(name, "does not go with `compile_config`", "Leave one of the two out.")
+            refuse(name, "does not go with `compile_config`", f"Set `{name}={SETTINGS[name].default!r}`.")
     if config.stop_strings and length == 0:
         refuse("stop_strings", "needs `max_new_tokens` other than 0", "Leave it out: masks are filled in any order.")
     if config.cache_refresh_interval is not None and config.cache_implementation not in ("prefix", "dual"):

@@ -17,7 +17,7 @@ from .configuration import DiffusionGenerationConfig
 from .output import DecodedRow
 from .parts import Change, RowPart
 from .prediction import TokenPrediction, exponential_noise, predict_tokens
-from .runner import CompiledRunner, Runner
+from .runner import Runner
 
 
 class Decoder:
@@ -39,7 +39,7 @@ class Decoder:
         self.parts = list(parts)
         self.model = model
         self.canvas = self._make_canvas()
-        self.runner = (CompiledRunner if config.compiles else Runner)(model, self.canvas, self.parts)
+        self.runner = Runner(model, self.canvas, self.parts)
         self.rule = make_rule(config, self.canvas)
         self.generator_for = generator_for
         # By row id. Without them, rows draw from torch's global state.

@@ -2,7 +2,6 @@
 """The output of `generate`, and the result of one row and its progress before that."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch.nn.functional import pad
@@ -104,13 +103,6 @@ class DecodedRow:
     def tokens_per_forward(self) -> float:
         """Returns the decoded tokens per forward pass."""
         return self.num_tokens / self.nfe if self.nfe else 0.0
-
-
-class RowProgress(NamedTuple):
-    """Newly final tokens of an unfinished row, up to and including the first end token, and its passes so far."""
-
-    tokens: list[int]
-    nfe: int
 
 
 def collect_rows(

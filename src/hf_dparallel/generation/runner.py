@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Runs passes: the model and its cache, compiled or not."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -22,14 +22,12 @@ _PLANNERS = {"none": WholeCanvas, "prefix": Windows, "dual": Windows, "block": B
 class Runner:
     """Runs the passes that the settings of a canvas ask for, extended by the parts."""
 
-    # Replaces the model's own forward pass.
-    forward: Callable[..., Any] | None = None
-
     def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart]):
         self.model, self.canvas, self.parts = model, canvas, parts
         implementation = canvas.config.cache_implementation
         self.planner = (MaskWindows if canvas.moves_windows else _PLANNERS[implementation])(canvas, model)
         self.gate = gate_adapters(model)
+        self.forward = model.get_compiled_call(canvas.config.compile_config) if canvas.config.compiles else None
         has_cache = implementation != "none"
         self.cache = WindowCache(model.config.get_text_config().num_hidden_layers) if has_cache else None
         self._cached_rows: list[int] = []
@@ -65,10 +63,6 @@ class Runner:
         """Forgets what the cache stores, as after a pass that failed half-way: the next one computes whole rows."""
         self.planner = type(self.planner)(self.canvas, self.model)
 
-    def run(self, planned: Pass) -> torch.Tensor:
-        """Runs a pass, and returns the logits of its scored tokens."""
-        return self.score(planned, self.inputs(planned))
-
     def inputs(self, planned: Pass) -> dict[str, Any]:
         """Returns the arguments of the forward pass, without the cache."""
         canvas = self.canvas
@@ -86,35 +80,17 @@ class Runner:
             return inputs | {"inputs_embeds": planned.inputs_embeds}
         return inputs | {"input_ids": input_ids}
 
-    def score(self, planned: Pass, inputs: dict[str, Any]) -> torch.Tensor:
-        """Runs the model, and lets it read and write the keys and values of a pass."""
+    def run(self, planned: Pass) -> torch.Tensor:
+        """Runs a pass, with the cache, and returns the logits of its scored tokens."""
+        inputs, scored, num_scored = self.inputs(planned), planned.scored, planned.scored.shape[1]
         if self.cache is not None:
             self.cache.select(planned)
             inputs["past_key_values"] = self.cache
+        if self.forward is not None:
+            # Few shapes are compiled, and each is a CUDA graph.
+            scored = pad(scored, (0, -num_scored % self.canvas.config.block_length))
+            torch.compiler.cudagraph_mark_step_begin()
         with self.gate.on(inputs.pop("is_mask")) if self.gate else nullcontext():
-            return self.model.score(inputs, planned.scored, forward=self.forward)
-
-
-class CompiledRunner(Runner):
-    """Runs passes by compiled code. Widths are multiples of 64 ([`Canvas`]), and passes over a cache have one form."""
-
-    def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart]):
-        super().__init__(model, canvas, parts)
-        self.forward = model.get_compiled_call(canvas.config.compile_config)
-        if self.cache is not None:
-            # What compiled code allocates is gone after the pass.
-            config = model.config.get_text_config()
-            head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-            self.cache.early_initialization(0, config.num_key_value_heads, head_dim, model.dtype, model.device)
-
-    def run(self, planned: Pass) -> torch.Tensor:
-        num_scored = planned.scored.shape[1]
-        scored = pad(planned.scored, (0, -num_scored % self.canvas.config.block_length))
-        kept = torch.ones_like(planned.columns, dtype=torch.bool) if planned.kept is None else planned.kept
-        planned = planned._replace(start=None, scored=scored, kept=kept)
-        # Not views, of which each shape would be compiled.
-        inputs = {name: x.clone() if torch.is_tensor(x) else x for name, x in self.inputs(planned).items()}
-        torch.compiler.cudagraph_mark_step_begin()
-        logits = self.score(planned, inputs)
-        # Compiled code reuses the memory of its result.
-        return logits[:, :num_scored].clone()
+            logits = self.model.score(inputs, scored, forward=self.forward)
+        # The memory of what compiled code returns is used again.
+        return logits if self.forward is None else logits[:, :num_scored].clone()

@@ -44,9 +44,6 @@ def make_parts(
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> list[RowPart]:
     """Returns the parts that a resolved configuration and arguments of `generate` need, in calling order."""
-    for name, given in (("logits_processor", logits_processor), ("stopping_criteria", stopping_criteria)):
-        if not isinstance(given or [], list | tuple):
-            raise SettingError(name, given, "must be a list", f"Pass `{name}=[...]`.")
     criteria = StoppingCriteriaList(stopping_criteria or [])
     if criteria and config.is_infilling:
         raise ValueError("`stopping_criteria` cannot be used for infilling (`max_new_tokens=0`). Remove them.")
@@ -241,11 +238,8 @@ class DraftStream(RowPart):
     """Feeds a streamer: tokens that are final, in order, and a draft of the rest of the block if it takes drafts."""
 
     def __init__(self, streamer: BaseStreamer):
-        if not all(callable(getattr(streamer, method, None)) for method in ("put", "end")):
-            remedy = "Pass one of transformers, such as `TextStreamer(tokenizer)`."
-            raise SettingError("streamer", type(streamer).__name__, "must have the methods `put` and `end`", remedy)
         self.streamer = streamer
-        # Tokens of the row that have been sent, its prompt among them.
+        # Tokens of the answer that have been sent.
         self._sent = 0
 
     def enter(self, row_ids: list[int]) -> None:
@@ -254,29 +248,21 @@ class DraftStream(RowPart):
         if len(canvas) > 1:
             text = f"`streamer` works with one prompt only, got a batch of {len(canvas)}."
             raise ValueError(f"{text} Call `generate` for each, with `num_return_sequences=1`.")
-        # Leaves out the padding that compiled code needs.
-        first, start = canvas.prompt_start(0), canvas.answer(0).start
-        self._sent = start - first
-        self.streamer.put(canvas.sequences[:, first:start].cpu())
+        self.streamer.put(canvas.sequences[:, : canvas.answer(0).start].cpu())
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
-        canvas, status, first = self.canvas, self.canvas.status[0], self.canvas.prompt_start(0)
-        decided = canvas.answer(0).start - first + min(status.num_final, status.length)
-        row, end = canvas.sequences[0], first + decided
+        canvas, status = self.canvas, self.canvas.status[0]
+        decided = min(status.num_final, status.length)
+        if decided > self._sent:
+            self.streamer.put(status.answer[self._sent : decided])
+            self._sent = decided
         if hasattr(self.streamer, "put_draft") and not status.is_finished:
             # With a single row, no column is there only to fill it up.
-            columns, masked = prediction.columns[0], canvas.masked[0]
-            row = row.scatter(0, columns, torch.where(masked[columns], prediction.tokens[0], row[columns]))
+            row, columns, masked = canvas.sequences[0], prediction.columns[0], canvas.masked[0]
+            guess = row.scatter(0, columns, torch.where(masked[columns], prediction.tokens[0], row[columns]))
             # In a block that was entered in this pass nothing has been predicted yet.
-            row = row.masked_fill(masked.scatter(0, columns, False), -1)
-            end = max(end, min(canvas.open_edges(0)[1], canvas.answer(0).stop))
-        if end == first + self._sent:
-            return
-        # Waits for the device once, for both.
-        sent, draft = row[first + self._sent : end].cpu().tensor_split([decided - self._sent])
-        if len(sent):
-            self.streamer.put(sent)
-            self._sent = decided
-        draft = draft[draft >= 0]
-        if len(draft):
-            self.streamer.put_draft(value=draft)
+            guess = guess.masked_fill(masked.scatter(0, columns, False), -1)
+            answer = canvas.answer(0)
+            draft = guess[answer.start + decided : min(canvas.open_edges(0)[1], answer.stop)].cpu()
+            if len(draft := draft[draft >= 0]):
+                self.streamer.put_draft(value=draft)

@@ -20,7 +20,7 @@ from ..generation.compatibility import set_adapter
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
 from ..generation.exact import make_decoder
-from ..generation.output import DecodedRow, RowProgress
+from ..generation.output import DecodedRow
 from ..generation.parts import Change, RowPart
 from ..generation.prediction import TokenPrediction
 from ..generation.standard_parts import make_parts
@@ -225,7 +225,6 @@ class Engine:
                 own = [(JsonPart, follows), (LogprobReader, measures)]
                 parts = [*make_parts(prompt.config), *(part(self.active) for part, is_wanted in own if is_wanted)]
                 decoder = make_decoder(self.model, prompt.config, parts, self._generator_for)
-                decoder.canvas.reads_tokens = True
                 self._groups[key] = _Group(decoder, prompt.adapter)
             self._groups[key].entering[row_id] = prompt.input_ids
         except Exception as error:
@@ -258,18 +257,19 @@ class Engine:
                 group.decoder.add_prompts(added)
             row_ids = list(canvas.row_ids)
             finished = {row.index: row for row in group.decoder.step()}
-            progress = canvas.progress({row_id: self.active[row_id].num_sent for row_id in row_ids})
         except Exception as error:
             logger.error("A pass failed.", exc_info=True)
             self._end_failed_pass(group, added, error)
             return
         self.num_passes += 1
+        prompts = {row_id: self.active[row_id] for row_id in row_ids}
+        new = {
+            row_id: (status.final_tokens(prompts[row_id].num_sent), status.nfe)
+            for row_id, status in zip(canvas.row_ids, canvas.status, strict=True)
+        }
         for row_id, row in finished.items():
-            new = row.tokens[self.active[row_id].num_sent : row.num_tokens]
-            progress[row_id] = RowProgress(new.tolist(), row.nfe)
-        left = [
-            row_id for row_id in row_ids if self._tell(self.active[row_id], progress[row_id], finished.get(row_id))
-        ]
+            new[row_id] = row.tokens[prompts[row_id].num_sent : row.num_tokens].tolist(), row.nfe
+        left = [row_id for row_id in row_ids if self._tell(prompts[row_id], *new[row_id], finished.get(row_id))]
         if left:
             self._leave(left)
 
@@ -289,10 +289,10 @@ class Engine:
             self.active[row_id].listener(Progress([], nfe=0, error=error))
         self._leave(row_ids)
 
-    def _tell(self, prompt: Prompt, new: RowProgress, finished: DecodedRow | None) -> bool:
+    def _tell(self, prompt: Prompt, tokens: list[int], nfe: int, finished: DecodedRow | None) -> bool:
         """Sends new tokens to the listener, cut at `max_tokens`. Returns whether they are the last."""
-        start, end = prompt.num_sent, min(prompt.num_sent + len(new.tokens), prompt.max_tokens)
-        progress = Progress(new.tokens[: end - start], new.nfe, error=finished.error if finished else None)
+        start, end = prompt.num_sent, min(prompt.num_sent + len(tokens), prompt.max_tokens)
+        progress = Progress(tokens[: end - start], nfe, error=finished.error if finished else None)
         if progress.error is None and (finished is not None or end == prompt.max_tokens):
             ends = progress.tokens and progress.tokens[-1] in prompt.config.eos_token_ids
             progress.finish_reason = "stop" if ends else "length"
