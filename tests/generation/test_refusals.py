@@ -159,7 +159,7 @@ WRONG_TOGETHER = [
     (make_llada, {"input_ids": torch.tensor([2, 3])}, r"\(2,\)"),
     (make_llada, {"input_ids": [[2, 3]]}, "return_tensors='pt'"),
     (make_llada, {"attention_mask": torch.ones(1, 2)}, r"\(1, 2\)"),
-    (make_llada, {"input_ids": PROMPT} | INFILLING, "masks of the prompt"),
+    (make_llada, {"input_ids": PROMPT} | INFILLING, "row 0 of `input_ids` has none"),
     (make_llada, {"generation_config": SMALL}, r"\*\*settings"),
     (make_llada, {"generator": 5}, "one per row"),
     # Of its vocabulary.

@@ -157,11 +157,6 @@ class DiffusionGenerationConfig(GenerationConfig):
         return super().to_json_string(use_diff, ignore_metadata, [*(keys_to_pop or []), *unset])
 
     @property
-    def compiles(self) -> bool:
-        """Returns whether the forward pass is compiled."""
-        return self.compile_config is not None and not self.disable_compile
-
-    @property
     def is_infilling(self) -> bool:
         """Returns whether decoding fills in the mask tokens of the prompt, and appends none."""
         return self.max_new_tokens == 0

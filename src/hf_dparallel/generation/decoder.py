@@ -76,7 +76,7 @@ class Decoder:
 
     def step(self) -> list[DecodedRow]:
         """Runs one pass, and returns the rows that are finished after it."""
-        # When infilling, a prompt without masks is finished at once.
+        # A row whose whole answer was given as it entered takes no pass.
         finished = self.canvas.pop_finished()
         if self.canvas:
             self._run_pass()

@@ -47,8 +47,8 @@ def check_prompts(
             f"`input_ids` contains the mask token ({config.mask_token_id}) in row {_first(has_masks)}, but "
             f"`max_new_tokens={config.max_new_tokens}` appends tokens. Remove it, or fill it in by `max_new_tokens=0`."
         )
-    if config.is_infilling and not has_masks.any():
-        rule = f"fills in the masks of the prompt, but `input_ids` has none (token {config.mask_token_id})"
+    if config.is_infilling and not has_masks.all():
+        rule = f"fills in masks (token {config.mask_token_id}), and row {_first(~has_masks)} of `input_ids` has none"
         raise SettingError("max_new_tokens", 0, rule, "Raise `max_new_tokens` to append new tokens.")
     longest = longest_sequence(model)
     # It may have learned embeddings of its positions, where those of this package have rotary ones.

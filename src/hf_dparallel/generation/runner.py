@@ -3,7 +3,6 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch.nn.functional import pad
@@ -27,7 +26,8 @@ class Runner:
         implementation = canvas.config.cache_implementation
         self.planner = (MaskWindows if canvas.moves_windows else _PLANNERS[implementation])(canvas, model)
         self.gate = gate_adapters(model)
-        self.forward = model.get_compiled_call(canvas.config.compile_config) if canvas.config.compiles else None
+        compile_config = canvas.config.compile_config
+        self.forward = None if compile_config is None else model.get_compiled_call(compile_config)
         has_cache = implementation != "none"
         self.cache = WindowCache(model.config.get_text_config().num_hidden_layers) if has_cache else None
         self._cached_rows: list[int] = []
@@ -63,34 +63,27 @@ class Runner:
         """Forgets what the cache stores, as after a pass that failed half-way: the next one computes whole rows."""
         self.planner = type(self.planner)(self.canvas, self.model)
 
-    def inputs(self, planned: Pass) -> dict[str, Any]:
-        """Returns the arguments of the forward pass, without the cache."""
-        canvas = self.canvas
+    def run(self, planned: Pass) -> torch.Tensor:
+        """Runs a pass, with the cache, and returns the logits of its scored tokens."""
+        canvas, scored, num_scored = self.canvas, planned.scored, planned.scored.shape[1]
         ids = [planned.of(canvas.input_ids()), planned.of(canvas.position_ids)]
         if planned.appended is not None:
             ids = [torch.cat(parts, dim=1) for parts in zip(ids, planned.appended, strict=True)]
-        input_ids, position_ids = ids
-        inputs = {"position_ids": position_ids, "attention_mask": planned.mask}
+        inputs = {"input_ids": ids[0], "position_ids": ids[1], "attention_mask": planned.mask}
+        if planned.inputs_embeds is not None:
+            inputs |= {"input_ids": None, "inputs_embeds": planned.inputs_embeds}
         if canvas.moves_windows:
             # Scored places are those of the hidden states.
-            inputs["predicted_by"] = canvas.column_ids[: planned.length].expand(len(input_ids), -1)
-        if self.gate is not None:
-            inputs["is_mask"] = planned.of(canvas.is_window() if canvas.moves_windows else canvas.masked)
-        if planned.inputs_embeds is not None:
-            return inputs | {"inputs_embeds": planned.inputs_embeds}
-        return inputs | {"input_ids": input_ids}
-
-    def run(self, planned: Pass) -> torch.Tensor:
-        """Runs a pass, with the cache, and returns the logits of its scored tokens."""
-        inputs, scored, num_scored = self.inputs(planned), planned.scored, planned.scored.shape[1]
+            inputs["predicted_by"] = canvas.column_ids[: planned.length].expand(len(scored), -1)
         if self.cache is not None:
             self.cache.select(planned)
             inputs["past_key_values"] = self.cache
         if self.forward is not None:
             # Few shapes are compiled, and each is a CUDA graph.
-            scored = pad(scored, (0, -num_scored % self.canvas.config.block_length))
+            scored = pad(scored, (0, -num_scored % canvas.config.block_length))
             torch.compiler.cudagraph_mark_step_begin()
-        with self.gate.on(inputs.pop("is_mask")) if self.gate else nullcontext():
+        is_mask = canvas.is_window() if canvas.moves_windows else canvas.masked
+        with self.gate.on(planned.of(is_mask)) if self.gate else nullcontext():
             logits = self.model.score(inputs, scored, forward=self.forward)
         # The memory of what compiled code returns is used again.
         return logits if self.forward is None else logits[:, :num_scored].clone()

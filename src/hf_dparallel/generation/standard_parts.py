@@ -173,14 +173,8 @@ class CertaintyHistory(RowPart):
         return probabilities.topk(min(NUM_CANDIDATES, logits.shape[-1] - 1), dim=-1)
 
     def leave(self, row_id: int) -> dict[str, torch.Tensor]:
-        passes = self._passes.pop(row_id, None)
-        if passes is None:  # a prompt without masks
-            device = self.canvas.masked.device
-            return {
-                name: torch.empty(0, 0, *shape, device=device, dtype=torch.long if fill == -1 else torch.float32)
-                for name, (fill, shape) in HISTORIES.items()
-            }
-        return {name: torch.stack([recorded[name] for recorded in passes]) for name in HISTORIES}
+        passes = self._passes.pop(row_id, [])
+        return {name: torch.stack([recorded[name] for recorded in passes]) for name in HISTORIES if passes}
 
 
 class StopTextCriteria(StoppingCriteria):
