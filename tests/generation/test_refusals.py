@@ -45,7 +45,7 @@ ALONE = [
     ({"cache_implementation": "static"}, "one of .*'dual'"),
     ({"cache_implementation": "dual", "use_cache": False}, "contradict each other"),
     ({"repetition_penalty": 0}, "of at least 0.01"),
-    ({"bad_words_ids": [[3, 4]]}, "one token id each"),
+    ({"bad_words_ids": [[3, 4]]}, "Use `suppress_tokens` for `bad_words_ids`"),
     ({"suppress_tokens": [True]}, "a list of token ids"),
     ({"mask_token_id": "63"}, "a token id"),
     ({"pad_token_id": [1, 2]}, "a token id"),
@@ -168,7 +168,6 @@ WRONG_TOGETHER = [
     (make_llada, {"pad_token_id": 63, "mask_token_id": 63}, "end or padding token"),
     (make_llada, {"eos_token_id": 10**30}, "vocabulary"),
     (make_llada, {"suppress_tokens": [64]}, "Remove it"),
-    (make_llada, {"bad_words_ids": [[-1]]}, "Remove it"),
     (make_llada, {"stop_strings": ["a"]}, "tokenizer"),
 ]
 
@@ -192,7 +191,7 @@ BAD_INPUTS = [
     ({"attention_mask": torch.tensor([[1, 1, 0]])}, "Row 0 .*side='left'"),
     ({"input_ids": torch.eye(2).long(), "attention_mask": torch.tensor([[1, 1], [0, 0]])}, "row 1"),
     ({"input_ids": torch.tensor([[2, MASK]])}, r"\(63\) in row 0.* `max_new_tokens=0`"),
-    ({"suppress_tokens": [*range(60)], "bad_words_ids": [[60], [61], [62]]}, "leave no token"),
+    ({"suppress_tokens": [*range(63)]}, "leaves no token"),
     ({"attention_masks": PROMPT}, r"Unknown .* attention_masks"),
     ({"synced_gpus": True}, r"Unknown .* synced_gpus"),
     ({"input_ids": torch.tensor([[MASK]]), **INFILLING, "stopping_criteria": [print]}, "`stopping_criteria`"),

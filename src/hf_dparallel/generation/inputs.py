@@ -88,14 +88,12 @@ def _check_vocabulary(input_ids: torch.LongTensor, model: PreTrainedModel, confi
             f"`input_ids[{row}, {column}]` is {input_ids[row, column].item()}, outside the model's vocabulary of "
             f"{vocab_size} tokens. Use the tokenizer that belongs to the model."
         )
-    trained, remove = "Set the id that the model was trained with.", "Remove it."
-    banned = [token_id for (token_id,) in config.bad_words_ids]
+    trained = "Set the id that the model was trained with."
     for name, token_ids, remedy in (
         ("mask_token_id", [config.mask_token_id], trained),
         ("eos_token_id", config.eos_token_ids, trained),
         ("pad_token_id", [config.padding_token_id], trained),
-        ("suppress_tokens", config.suppress_tokens, remove),
-        ("bad_words_ids", banned, remove),
+        ("suppress_tokens", config.suppress_tokens, "Remove it."),
     ):
         for token_id in token_ids:
             if not 0 <= token_id < vocab_size:
@@ -103,8 +101,8 @@ def _check_vocabulary(input_ids: torch.LongTensor, model: PreTrainedModel, confi
     if config.mask_token_id in (*config.eos_token_ids, config.padding_token_id):
         rule = "is the end or padding token, too"
         raise SettingError("mask_token_id", config.mask_token_id, rule, "Set the one that is wrong.")
-    if len({config.mask_token_id, *config.suppress_tokens, *banned}) >= vocab_size:
-        raise ValueError("`suppress_tokens` and `bad_words_ids` leave no token to decode. Remove some.")
+    if len({config.mask_token_id, *config.suppress_tokens}) >= vocab_size:
+        raise ValueError("`suppress_tokens` leaves no token to decode. Remove some.")
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:

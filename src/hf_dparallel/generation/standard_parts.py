@@ -77,7 +77,7 @@ class ScoreProcessing(RowPart):
         self.processors = LogitsProcessorList(processors or [])
         is_on = config.is_on("repetition_penalty")
         self.penalty = RepetitionPenaltyLogitsProcessor(config.repetition_penalty) if is_on else None
-        self._banned = sorted({*config.suppress_tokens, *(token for (token,) in config.bad_words_ids)})
+        self._banned = config.suppress_tokens
         self._banned_ids: torch.Tensor | None = None
 
     def __bool__(self) -> bool:
