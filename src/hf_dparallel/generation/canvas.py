@@ -75,11 +75,10 @@ class Canvas:
     With `first_alone`, the column before a block predicts the first token of the block. This token is decided alone,
     whatever its probability, as soon as its row enters the block, and never revised, as in the samplers of these
     models (Fast-dLLM v2, https://huggingface.co/papers/2509.26328). Of several open blocks this is for the first only.
-
-    With `num_masks`, windows of that many masks follow the row wherever it stands, and the open blocks are its next
-    token and the proposed ones ([`~exact.WindowDecoder`]).
     """
 
+    # The class that plans its passes; by default the cache decides.
+    planner: Any = None
     # `(rows, width)`: token ids, filled up with the padding token of the configuration.
     sequences: torch.LongTensor
     attention_mask: torch.LongTensor
@@ -105,8 +104,6 @@ class Canvas:
     open_from: torch.LongTensor
     open_to: torch.LongTensor
     num_revisions: torch.LongTensor
-    # With windows of masks: the proposed tokens, the mask token elsewhere.
-    proposals: RowTensor
     # 0, 1, ..., `(width,)`.
     column_ids: torch.LongTensor
     # The longest row.
@@ -120,13 +117,11 @@ class Canvas:
         attention: str = "full",
         first_alone: bool = False,
         revises: bool = False,
-        num_masks: int | None = None,
+        layout: Layout | None = None,
     ):
         self.config = config
         self.attention = attention
-        self.moves_windows = num_masks is not None
-        self.num_masks = num_masks or 0
-        self.layout = Layout.of(config, attention, self.moves_windows)
+        self.layout = layout or Layout.of(config, attention)
         # Whether blocks are counted from the first token of a row.
         self.whole_blocks = self.layout.whole_blocks
         self.first_alone = first_alone
@@ -134,12 +129,8 @@ class Canvas:
         self.row_ids: list[int] = []
         self.prompt_lengths: list[int] = []
         self.status: list[RowStatus] = []
-        # By row id, the first token of the answer that was written after the last pass.
-        self.written: dict[int, int] = {}
         self._of_parts: list[RowTensor] = []
         self._set_width()
-        if self.moves_windows:
-            self.proposals = self.row_tensor(config.mask_token_id)
 
     def __len__(self) -> int:
         return len(self.row_ids)
@@ -198,26 +189,20 @@ class Canvas:
         answer = self.answer(row)
         start = answer.start + number
         columns = slice(start, min(start + len(tokens), answer.stop))
-        if tokens:
-            self.written[self.row_ids[row]] = number
         self.sequences[row, columns] = self.sequences.new_tensor(tokens)[: columns.stop - start]
         self.masked[row, columns] = self.holding[row, columns] = False
         self.commit_step[row, columns] = self.status[row].nfe
 
     def input_ids(self) -> torch.LongTensor:
-        """Returns the token ids that a pass reads, `(rows, width)`: undecided tokens as they are proposed."""
-        return self.sequences.where(~self.masked, self.proposals.value) if self.moves_windows else self.sequences
+        """Returns the token ids that a pass reads, `(rows, width)`."""
+        return self.sequences
 
-    def is_window(self) -> torch.BoolTensor:
-        """Returns the columns after all decided and proposed tokens, `(rows, width)`."""
-        return self.block >= self.open_to[:, None]
+    def is_mask(self) -> torch.BoolTensor:
+        """Returns the columns at which a pass reads a mask, `(rows, width)`."""
+        return self.masked
 
     def mask_blocks(self) -> torch.LongTensor:
         """Returns the block of each column for a mask, `(rows, width)` ([`~attention_masks.mask_blocks`])."""
-        if self.moves_windows:
-            # Decided and proposed tokens are causal. Masks see these and one another, and none that are left over.
-            first = self.open_to[:, None]
-            return self.block.minimum(first) + (self.block >= first + self.num_masks).long()
         is_past = self.block < self.open_from[:, None]
         return mask_blocks(self.attention, self.position_ids, self.block_start, is_past)
 
@@ -269,22 +254,15 @@ class Canvas:
         self.nfe += 1
         self.step_in_block += 1
 
-    def advance(self, num_nan: torch.LongTensor, num_proposals: torch.LongTensor | None = None) -> None:
+    def advance(self, num_nan: torch.LongTensor) -> None:
         """Moves each row whose block is decided to the next block, opens further blocks, and updates `status`.
 
-        Finishes rows with NaN predictions, `num_nan` of each row. Opens `num_proposals` further tokens of each row.
+        Finishes rows with NaN predictions, `num_nan` of each row.
         """
         settled = ~self.holding
         first_block = _least(self.block, settled)
         self.step_in_block *= first_block == self.open_from
-        self.open_from = first_block
-        if num_proposals is not None:
-            self.open_to = first_block + num_proposals
-        elif self.config.max_active_blocks == 1:
-            self.open_to = first_block
-        else:
-            self.open_to = torch.maximum(self.open_to, first_block)
-            self._open_next_block()
+        self.open_from, self.open_to = first_block, self._last_open(first_block)
         self._read_status(settled, num_nan)
 
     def end_row(self, row: int, length: int) -> None:
@@ -312,21 +290,24 @@ class Canvas:
         position = self.layout.origin(self.prompt_lengths[row]) + block * self.layout.block_length
         return min(start + max(position, 0), self.width)
 
-    def _open_next_block(self) -> None:
-        """Opens one more block in the rows whose last open block is decided to the given fraction."""
-        in_last = self.block == self.open_to[:, None]
+    def _last_open(self, first: torch.LongTensor) -> torch.LongTensor:
+        """Returns the last open block of each row, `first` being the first open one, `(rows,)`.
+
+        One more block opens where the last open one is decided to the given fraction.
+        """
+        if self.config.max_active_blocks == 1:
+            return first
+        last = torch.maximum(self.open_to, first)
+        in_last = self.block == last[:, None]
         num_masked = (self.masked & in_last).sum(dim=1)
         # A block may be shorter than the others: the last one, and when infilling the first one.
         is_decided = num_masked <= (1 - self.config.block_add_threshold) * in_last.sum(dim=1)
-        has_room = self.open_to - self.open_from < self.config.max_active_blocks - 1
+        has_room = last - first < self.config.max_active_blocks - 1
         # No block follows the last one.
-        self.open_to += is_decided & has_room & (self.open_to < self.block[:, -1])
+        return last + (is_decided & has_room & (last < self.block[:, -1]))
 
     def _find_open(self) -> None:
-        if self.config.max_active_blocks == 1 and not self.moves_windows:
-            is_within = self.block == self.open_from[:, None]
-        else:
-            is_within = (self.block >= self.open_from[:, None]) & (self.block <= self.open_to[:, None])
+        is_within = (self.block >= self.open_from[:, None]) & (self.block <= self.open_to[:, None])
         self.is_open = self.masked & is_within
         if self.revises:
             self.revisable = is_within & (self.commit_step >= 0)
@@ -403,7 +384,6 @@ class Canvas:
     def _keep(self, rows: list[int]) -> None:
         for name in ("row_ids", "prompt_lengths", "status"):
             setattr(self, name, [getattr(self, name)[row] for row in rows])
-        self.written = {row_id: self.written[row_id] for row_id in self.row_ids if row_id in self.written}
         self._set_width()
         if rows:
             index = torch.tensor(rows, device=self.masked.device)

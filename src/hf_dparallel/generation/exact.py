@@ -18,9 +18,93 @@ from hf_dparallel_rules.certainty import measure_certainty
 from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
 from .decoder import Decoder
+from .layout import Layout
 from .parts import Change
+from .plan import Blocks, Pass
 from .prediction import TokenPrediction
 from .standard_parts import ScoreProcessing
+
+
+class MaskWindows(Blocks):
+    """Computes the tokens that the cache lacks, the proposed tokens after them, and masks that propose further ones.
+
+    Decided and proposed tokens are causal and stored, so they verify the proposals and are the cache of the next pass.
+    What a pass stores of rejected tokens and masks is seen by nobody, and replaced by the tokens that come there.
+    Scores are those of the open tokens of each row, and then of what its masks propose.
+    """
+
+    def __init__(self, canvas: "WindowCanvas", model: PreTrainedModel):
+        super().__init__(canvas, model)
+        self.canvas: WindowCanvas = canvas
+        # The last open token is predicted where the first mask stands.
+        self.num_after = canvas.num_masks - 1
+        # Where the first mask that proposes a token stands: one that scores its own place has the next token before.
+        self.first_mask = int(not model.shift_logits)
+        self.is_cached = canvas.config.cache_implementation != "none"
+
+    def _first_unstored(self, row: int) -> int:
+        return self.canvas.open_edges(row)[1] - 1
+
+    def _edges(self, row: int) -> tuple[int, int]:
+        canvas, row_id = self.canvas, self.canvas.row_ids[row]
+        (first, end), written = canvas.open_edges(row), canvas.written.pop(row_id, None)
+        # The last token before those that were written may replace a proposal, too.
+        first = first if written is None else canvas.answer(row).start + written
+        start = min(canvas.width - self._missing[row_id], first - 1) if self.is_cached else 0
+        return start, end + self.num_after
+
+    def _scored(self, wanted: torch.LongTensor) -> torch.LongTensor:
+        """Returns the columns before the open tokens of each row, and then those of the masks that propose more."""
+        canvas = self.canvas
+        masks = (canvas.block < canvas.open_to[:, None]).sum(dim=1, keepdim=True) + self.first_mask
+        masks = masks + canvas.column_ids[: max(canvas.num_masks - self.first_mask, 0)]
+        before = wanted[:, :1] - 1 + canvas.column_ids[: wanted.shape[1]]
+        return torch.cat([before, masks], dim=1)
+
+    def _runs(self, columns: slice) -> list[slice]:
+        return super()._runs(columns) if self.is_cached else [columns]
+
+    def _pass(self, *args, **kwargs) -> Pass:
+        planned = super()._pass(*args, **kwargs)
+        # Scored places are those of the hidden states.
+        return planned._replace(predicted_by=(planned.columns - planned.columns[:, :1]))
+
+
+class WindowCanvas(Canvas):
+    """Rows of a model with a causal past. The open blocks are the next token and those that are proposed after it.
+
+    After them stand `num_masks` masks, which propose further tokens.
+    """
+
+    planner = MaskWindows
+
+    def __init__(self, config: DiffusionGenerationConfig, attention: str, num_masks: int):
+        # Every token is a block of its own, and the last window has room.
+        super().__init__(config, attention, layout=Layout(config.max_new_tokens, 1, False, 2 * config.block_length))
+        self.num_masks = num_masks
+        # The proposed tokens, the mask token elsewhere.
+        self.proposals = self.row_tensor(config.mask_token_id)
+        # By row id, the first token of the answer that was written after the last pass.
+        self.written: dict[int, int] = {}
+
+    def write(self, row: int, number: int, tokens: list[int]) -> None:
+        super().write(row, number, tokens)
+        if tokens:
+            self.written[self.row_ids[row]] = number
+
+    def input_ids(self) -> torch.LongTensor:
+        return self.sequences.where(~self.masked, self.proposals.value)
+
+    def is_mask(self) -> torch.BoolTensor:
+        return self.block >= self.open_to[:, None]
+
+    def mask_blocks(self) -> torch.LongTensor:
+        # Decided and proposed tokens are causal. Masks see these and one another, and none that are left over.
+        first = self.open_to[:, None]
+        return self.block.minimum(first) + (self.block >= first + self.num_masks).long()
+
+    def _last_open(self, first: torch.LongTensor) -> torch.LongTensor:
+        return first + (self.proposals.value != self.config.mask_token_id).sum(dim=1)
 
 
 class WindowDecoder(Decoder):
@@ -30,7 +114,9 @@ class WindowDecoder(Decoder):
     generator the draws of a verified row are the ones of one token at a time, and so is the state that is left.
     """
 
-    def _make_canvas(self) -> Canvas:
+    canvas: WindowCanvas
+
+    def _make_canvas(self) -> WindowCanvas:
         config, model = self.config, self.model
         # One token in each pass needs no masks.
         is_plain = config.commit_rule() in (None, "denoising_steps") or config.block_length == 1
@@ -42,19 +128,19 @@ class WindowDecoder(Decoder):
         for part in self.parts:
             if isinstance(part, ScoreProcessing):
                 part.pick = self._pick
-        return Canvas(config, attention=model.attention, num_masks=num_masks)
+        return WindowCanvas(config, model.attention, num_masks)
 
     def _run_pass(self) -> None:
         canvas = self.canvas
         columns, is_open = canvas.open_columns()
         logits = self.runner.logits(columns)
         if self.config.exact:
-            prediction, change, num_proposals = self._verify(columns, is_open, logits)
+            prediction, change = self._verify(columns, is_open, logits)
         else:
-            prediction, change, num_proposals = self._accept(columns, logits)
+            prediction, change = self._accept(columns, logits)
         canvas.commit(prediction.columns, *change)
         num_decided = [status.num_decided for status in canvas.status]
-        canvas.advance((prediction.masked & prediction.entropy.isnan()).sum(dim=1), num_proposals)
+        canvas.advance((prediction.masked & prediction.entropy.isnan()).sum(dim=1))
         for part in self.parts:
             part.after(prediction, change)
         if self._states:
@@ -65,8 +151,8 @@ class WindowDecoder(Decoder):
 
     def _verify(
         self, columns: torch.LongTensor, is_open: torch.BoolTensor, logits: torch.Tensor
-    ) -> tuple[TokenPrediction, Change, torch.LongTensor]:
-        """Returns the model's own tokens, the change up to the first that was not proposed, and how many are proposed.
+    ) -> tuple[TokenPrediction, Change]:
+        """Returns the model's own tokens, and the change up to the first that was not proposed.
 
         Proposes further tokens in rows of which all proposals are the model's own tokens.
         """
@@ -79,19 +165,17 @@ class WindowDecoder(Decoder):
         for part in self.parts:
             change = part.change(prediction, change)
         is_clean = num_agreeing == is_open.sum(dim=1, keepdim=True) - 1
-        return prediction, change, self._propose(logits[:, count:], columns[:, :1] + num_agreeing + 1, is_clean)
+        self._propose(logits[:, count:], columns[:, :1] + num_agreeing + 1, is_clean)
+        return prediction, change
 
-    def _accept(
-        self, columns: torch.LongTensor, logits: torch.Tensor
-    ) -> tuple[TokenPrediction, Change, torch.LongTensor]:
+    def _accept(self, columns: torch.LongTensor, logits: torch.Tensor) -> tuple[TokenPrediction, Change]:
         """Returns the predictions of a pass, and the change up to the first that the commit rule does not commit."""
         canvas, count = self.canvas, logits.shape[1]
         columns = columns + canvas.column_ids[:count]
         prediction = self._sample(columns, self._processed(columns, logits), [count] * len(columns))
         prediction.masked = canvas.block.gather(1, columns) < canvas.layout.max_new_tokens
         is_sure = self.rule(prediction, prediction.masked) | (canvas.column_ids[:count] == 0)
-        change = Change(prediction.tokens, prediction.masked & is_sure.cumprod(dim=1).bool())
-        return prediction, change, torch.zeros_like(canvas.nfe)
+        return prediction, Change(prediction.tokens, prediction.masked & is_sure.cumprod(dim=1).bool())
 
     def _predict_causal(self, columns: torch.LongTensor, logits: torch.Tensor) -> TokenPrediction:
         """Predicts the tokens of the open places as one token at a time would."""
@@ -116,14 +200,14 @@ class WindowDecoder(Decoder):
         noise = None if self._drawn is None else self._drawn[row : row + 1, place : place + 1]
         return self._sample(None, scores[None], noise=noise).tokens
 
-    def _propose(self, logits: torch.Tensor, first: torch.LongTensor, is_clean: torch.BoolTensor) -> torch.LongTensor:
-        """Writes what masks propose for the columns `first` and after, and returns how many of each row, `(rows,)`.
+    def _propose(self, logits: torch.Tensor, first: torch.LongTensor, is_clean: torch.BoolTensor) -> None:
+        """Writes what masks propose for the columns `first` and after.
 
         In rows with a rejection the masks have seen a rejected token: what stood behind it is proposed again.
         """
         canvas, mask_token_id = self.canvas, self.config.mask_token_id
         if not logits.shape[1]:
-            return torch.zeros_like(canvas.nfe)
+            return
         order = canvas.column_ids[: logits.shape[1]]
         certainty = measure_certainty(logits, mask_token_id)
         proposed = TokenPrediction(**vars(certainty), logits=logits, columns=first + order)
@@ -135,7 +219,6 @@ class WindowDecoder(Decoder):
         is_kept = ~is_clean & (canvas.column_ids >= first)
         kept = canvas.proposals.value.where(is_kept, mask_token_id)
         canvas.proposals.value = kept.scatter(1, proposed.columns, tokens).where(is_clean, kept)
-        return (canvas.proposals.value != mask_token_id).sum(dim=1)
 
 
 def make_decoder(model: PreTrainedModel, config: DiffusionGenerationConfig, *args: Any) -> Decoder:

@@ -25,13 +25,8 @@ class Layout:
     num_beyond: int = 0
 
     @classmethod
-    def of(cls, config: DiffusionGenerationConfig, attention: str, moves_windows: bool = False) -> "Layout":
-        """Returns the layout of a resolved configuration, for a model with this attention.
-
-        With `moves_windows` every token is a block of its own.
-        """
-        if moves_windows:
-            return cls(config.max_new_tokens, 1, whole_blocks=False, num_beyond=2 * config.block_length)
+    def of(cls, config: DiffusionGenerationConfig, attention: str) -> "Layout":
+        """Returns the layout of a resolved configuration, for a model with this attention."""
         whole_blocks = attention != "full" and config.block_origin == "sequence"
         return cls(config.max_new_tokens, config.block_length, whole_blocks)
 

@@ -37,6 +37,8 @@ class Pass(NamedTuple):
     appended: torch.LongTensor | None = None
     # The embeddings of the columns, where they are not those of their tokens.
     inputs_embeds: torch.Tensor | None = None
+    # The column whose hidden state is scored for each, where it is not the one that the model takes.
+    predicted_by: torch.LongTensor | None = None
 
     @property
     def length(self) -> int:
@@ -242,42 +244,3 @@ class Blocks(WholeCanvas):
             runs.append(slice(start, stop))
             start = stop - block_length
         return [*runs, slice(start, columns.stop)]
-
-
-class MaskWindows(Blocks):
-    """Computes the tokens that the cache lacks, the proposed tokens after them, and masks that propose further ones.
-
-    Decided and proposed tokens are causal and stored, so they verify the proposals and are the cache of the next pass.
-    What a pass stores of rejected tokens and masks is seen by nobody, and replaced by the tokens that come there.
-    Scores are those of the open tokens of each row, and then of what its masks propose.
-    """
-
-    def __init__(self, canvas: Canvas, model: PreTrainedModel):
-        super().__init__(canvas, model)
-        # The last open token is predicted where the first mask stands.
-        self.num_after = canvas.num_masks - 1
-        # Where the first mask that proposes a token stands: one that scores its own place has the next token before.
-        self.first_mask = int(not model.shift_logits)
-        self.is_cached = canvas.config.cache_implementation != "none"
-
-    def _first_unstored(self, row: int) -> int:
-        return self.canvas.open_edges(row)[1] - 1
-
-    def _edges(self, row: int) -> tuple[int, int]:
-        canvas, row_id = self.canvas, self.canvas.row_ids[row]
-        (first, end), written = canvas.open_edges(row), canvas.written.pop(row_id, None)
-        # The last token before those that were written may replace a proposal, too.
-        first = first if written is None else canvas.answer(row).start + written
-        start = min(canvas.width - self._missing[row_id], first - 1) if self.is_cached else 0
-        return start, end + self.num_after
-
-    def _scored(self, wanted: torch.LongTensor) -> torch.LongTensor:
-        """Returns the columns before the open tokens of each row, and then those of the masks that propose more."""
-        canvas = self.canvas
-        masks = (canvas.block < canvas.open_to[:, None]).sum(dim=1, keepdim=True) + self.first_mask
-        masks = masks + canvas.column_ids[: max(canvas.num_masks - self.first_mask, 0)]
-        before = wanted[:, :1] - 1 + canvas.column_ids[: wanted.shape[1]]
-        return torch.cat([before, masks], dim=1)
-
-    def _runs(self, columns: slice) -> list[slice]:
-        return super()._runs(columns) if self.is_cached else [columns]

@@ -12,7 +12,7 @@ from .cache import WindowCache
 from .canvas import Canvas
 from .mask_gate import gate_adapters
 from .parts import RowPart
-from .plan import Blocks, MaskWindows, Pass, WholeCanvas, Windows
+from .plan import Blocks, Pass, WholeCanvas, Windows
 
 
 _PLANNERS = {"none": WholeCanvas, "prefix": Windows, "dual": Windows, "block": Blocks}
@@ -24,7 +24,7 @@ class Runner:
     def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart]):
         self.model, self.canvas, self.parts = model, canvas, parts
         implementation = canvas.config.cache_implementation
-        self.planner = (MaskWindows if canvas.moves_windows else _PLANNERS[implementation])(canvas, model)
+        self.planner = (canvas.planner or _PLANNERS[implementation])(canvas, model)
         self.gate = gate_adapters(model)
         compile_config = canvas.config.compile_config
         self.forward = None if compile_config is None else model.get_compiled_call(compile_config)
@@ -72,9 +72,8 @@ class Runner:
         inputs = {"input_ids": ids[0], "position_ids": ids[1], "attention_mask": planned.mask}
         if planned.inputs_embeds is not None:
             inputs |= {"input_ids": None, "inputs_embeds": planned.inputs_embeds}
-        if canvas.moves_windows:
-            # Scored places are those of the hidden states.
-            inputs["predicted_by"] = canvas.column_ids[: planned.length].expand(len(scored), -1)
+        if planned.predicted_by is not None:
+            inputs["predicted_by"] = planned.predicted_by
         if self.cache is not None:
             self.cache.select(planned)
             inputs["past_key_values"] = self.cache
@@ -82,8 +81,7 @@ class Runner:
             # Few shapes are compiled, and each is a CUDA graph.
             scored = pad(scored, (0, -num_scored % canvas.config.block_length))
             torch.compiler.cudagraph_mark_step_begin()
-        is_mask = canvas.is_window() if canvas.moves_windows else canvas.masked
-        with self.gate.on(planned.of(is_mask)) if self.gate else nullcontext():
+        with self.gate.on(planned.of(canvas.is_mask())) if self.gate else nullcontext():
             logits = self.model.score(inputs, scored, forward=self.forward)
         # The memory of what compiled code returns is used again.
         return logits if self.forward is None else logits[:, :num_scored].clone()
