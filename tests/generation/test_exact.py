@@ -402,13 +402,11 @@ def test_proposals_behind_a_rejected_one_are_tried_again(monkeypatch):
 
     def propose(self, logits, first, is_clean):
         before = self.canvas.proposals.value.clone()
-        count = propose_next(self, logits, first, is_clean)
+        propose_next(self, logits, first, is_clean)
         behind = before.where(self.canvas.column_ids >= first, MASK)
         after = self.canvas.proposals.value
         assert torch.equal(after[~is_clean[:, 0]], behind[~is_clean[:, 0]])
-        assert count.tolist() == (after != MASK).sum(dim=1).tolist()
-        kept.extend(count[~is_clean[:, 0]].tolist())
-        return count
+        kept.extend((after != MASK).sum(dim=1)[~is_clean[:, 0]].tolist())
 
     propose_next = WindowDecoder._propose
     monkeypatch.setattr(WindowDecoder, "_propose", propose)
