@@ -420,11 +420,10 @@ def test_the_student_decodes_with_the_blocks_of_its_training(tmp_path):
         first = trainer.data_collator([{"prompt_ids": [2], "completion_ids": [3, EOS]}])["position_ids"][0, 0]
         assert (first == 1) == (expected == "answer")
         assert student_recipe(trainer).block_origin == expected
-    for make, setting in ((make_llada, "answer"), (partial(make_llada2, expert_capacity=3), "answer")):
+    routed = partial(make_llada2, expert_capacity=3)
+    for make, setting in ((make_llada, "answer"), (routed, "answer"), (make_block_a2d, "prompt")):
         with refuses("block_origin"):
             make_trainer(tmp_path, make(), block_origin=setting)
-    with refuses("block_origin"):
-        make_args(tmp_path, block_origin="prompt")
 
 
 @pytest.mark.parametrize("masking", ["semi_autoregressive", "trajectory"])
