@@ -151,16 +151,11 @@ class CheckedForPeft:
         self.__doc__ = function.__doc__
 
     def __get__(self, model: Any, owner: type | None = None) -> Callable:
-        # `PeftModel.__getattr__` reads methods of its base model that it has not.
-        check_peft(sys._getframe(1).f_locals.get("self"))
+        # A `PeftModel` reads it in methods of its own.
+        config = getattr(sys._getframe(1).f_locals.get("self"), "active_peft_config", None)
+        if getattr(config, "is_prompt_learning", False):
+            raise ValueError(
+                f"{type(config).__name__} puts virtual tokens before the prompt, which decoding does not support. "
+                "Use an adapter of the weights, such as LoRA."
+            )
         return self.function.__get__(model, owner)
-
-
-def check_peft(model: Any) -> None:
-    """Raises a `ValueError` if `model` is a PEFT model that adds virtual tokens."""
-    config = getattr(model, "active_peft_config", None)
-    if getattr(config, "is_prompt_learning", False):
-        raise ValueError(
-            f"{type(config).__name__} puts virtual tokens before the prompt, which decoding does not support. "
-            "Use an adapter of the weights, such as LoRA."
-        )

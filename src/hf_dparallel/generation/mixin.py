@@ -19,7 +19,7 @@ from hf_dparallel_rules.settings import SettingError, settings_of
 from .compatibility import check
 from .configuration import DiffusionGenerationConfig, resolve
 from .exact import make_decoder
-from .inputs import CheckedForPeft, check_peft, check_prompts, generators_by_row
+from .inputs import CheckedForPeft, check_prompts, generators_by_row
 from .output import DecodedRow, DiffusionGenerationOutput, collect_rows
 from .slots import SlotDecoder
 from .standard_parts import make_parts
@@ -59,6 +59,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         """Returns whether causal logits are those of an autoregressive model, token by token."""
         return self.attention == "causal_past" and self.shift_logits
 
+    @CheckedForPeft
     @torch.no_grad()
     def generate(
         self,
@@ -129,8 +130,6 @@ class DiffusionGenerationMixin(GenerationMixin):
         for name in filter(kwargs.get, settings_of("chat")):
             rule, remedy = "is for chats, and `generate` takes tokens", "Pass it to `tokenizer.apply_chat_template`."
             raise SettingError(name, kwargs[name], rule, remedy)
-        # The `PeftModel` that calls this method of its base model.
-        check_peft(getattr(self.prepare_inputs_for_generation, "__self__", None))
         if inputs is not None and input_ids is not None:
             raise ValueError("`inputs` and `input_ids` are the same argument, got both. Pass one of them.")
         token_type_ids = kwargs.pop("token_type_ids", None)
