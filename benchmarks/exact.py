@@ -430,7 +430,7 @@ class Bench:
             if self.args.compiled:
                 compiled = CompileConfig(mode="reduce-overhead")
                 ways["exact, compiled"] = lambda batch: tokens_of(
-                    decode(student, batch, limit, threshold, batch_size, compile_config=compiled, use_cache=False)
+                    decode(student, batch, limit, threshold, batch_size, compile_config=compiled)
                 )
                 static = {"cache_implementation": "static"}
                 ways["transformers, static cache, compiled"] = lambda batch: generate(
