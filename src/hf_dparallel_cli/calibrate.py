@@ -13,6 +13,7 @@ from .options import FOLDER, batch_option, data_options, decoding_options, json_
 if TYPE_CHECKING:
     from hf_dparallel.evaluation.decoding import Evaluation
 
+_SWEEP = "entropy_threshold=0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1.0"
 _FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
@@ -23,7 +24,7 @@ _FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
 @click.option("--output_dir", type=FOLDER, required=True, help="Folder for the recipe, such as the adapter's.")
 @click.option("--max_accuracy_drop", type=_FRACTION, default=0.01, help="Largest loss of accuracy; 0.01 is a point.")
 @click.option("--confidence", type=_FRACTION, default=0.9, help="Probability of staying within that loss.")
-@click.option("--sweep", default="entropy_threshold=0.1:1.0:0.1", metavar="SETTING=VALUES", help="Values to try.")
+@click.option("--sweep", default=_SWEEP, metavar="SETTING=VALUES", help="Values to try.")
 @batch_option
 @json_option
 def calibrate_command(

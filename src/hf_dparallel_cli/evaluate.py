@@ -19,8 +19,8 @@ from .options import FOLDER, batch_option, data_options, decoding_options, json_
     "--sweep",
     multiple=True,
     metavar="SETTING=VALUES",
-    help="Values to try: entropy_threshold=0.1:1.0:0.1 (from, to, step) or denoising_steps=16,32,64. May be given "
-    "several times; each makes a curve of accuracy against speed.",
+    help="Values to try, such as denoising_steps=16,32,64. May be given several times; each makes a curve of accuracy "
+    "against speed.",
 )
 @batch_option
 @json_option

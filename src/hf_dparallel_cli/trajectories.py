@@ -15,12 +15,9 @@ from .options import COUNT, FOLDER, batch_option, data_options, decoding_options
 @data_options
 @click.option("--output_dir", type=FOLDER, required=True, help="Folder for all rows and filtered.parquet.")
 @reward_option("none")
-@click.option("--min_reward", type=float, default=1.0, help="Keep answers with at least this reward.")
 @click.option("--ray_actors", type=COUNT, help="Decode on a Ray cluster, with at most N actors.")
 @batch_option
-def trajectories_command(
-    output_dir: str, reward: str, min_reward: float, ray_actors: int | None, **options: Any
-) -> None:
+def trajectories_command(output_dir: str, reward: str, ray_actors: int | None, **options: Any) -> None:
     """Let a teacher answer the prompts of a dataset, and keep the right answers.
 
     The same command continues a run that was killed. Rewards: 'none' keeps all answers.
@@ -58,7 +55,7 @@ def trajectories_command(
     path = Path(output_dir, FILTERED_NAME)
     if state.is_main_process:
         path.unlink(missing_ok=True)  # of another reward
-    kept = rows if reward_function is None else filter_trajectories(rows, tokenizer, reward_function, min_reward)
+    kept = rows if reward_function is None else filter_trajectories(rows, tokenizer, reward_function)
     if state.is_main_process:
         write_rows(path, kept)
         click.echo(

@@ -131,7 +131,7 @@ def test_evaluate(hf, asked):
 
 def test_sweeps(hf, asked):
     flags = [*asked, *DECODING]
-    sweeps = ["--sweep", "entropy_threshold=1:3:1", "--sweep", "denoising_steps=8,4"]
+    sweeps = ["--sweep", "entropy_threshold=1,2,3", "--sweep", "denoising_steps=8,4"]
     code, out, _ = hf("evaluate", *flags, *sweeps, "--output_dir", "a", "--json", "a.json")
     assert code == 0 and read_json("a.json") == read_json("a/report.json")
     rows = read_json("a/report.json")["rows"]
@@ -236,7 +236,7 @@ def test_trajectories_that_are_all_wrong_are_1(hf, checkpoint, tmp_path):
     assert "error: None of 1 trajectories has a reward of at least `min_reward=1.0`" in last_line(err)
     # What an earlier reward has kept does not stay.
     flags = ("trajectories", checkpoint, "--dataset", dataset, "--output_dir", "out", *DECODING)
-    assert hf(*flags, "--min_reward", "0")[0] == 0 and Path("out/filtered.parquet").is_file()
+    assert hf(*flags, "--reward", "none")[0] == 0 and Path("out/filtered.parquet").is_file()
     assert hf(*flags)[0] == 1 and not Path("out/filtered.parquet").exists()
 
 

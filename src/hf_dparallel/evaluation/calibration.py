@@ -21,7 +21,6 @@ from .intervals import accuracy_drop_p_value
 
 # Decodes prompts of one of the two splits, "calibration" and "confirmation", with some settings.
 Evaluate = Callable[[str, Mapping[str, Any]], Evaluation]
-_MAX_VALUES = 1000
 
 
 @dataclass
@@ -88,20 +87,13 @@ def check_num_prompts(num_prompts: int, max_accuracy_drop: float, confidence: fl
 
 
 def parse_sweep(text: str) -> tuple[str, list[Any]]:
-    """Reads the name and the values of `NAME=START:STOP:STEP`, both ends included, or `NAME=VALUE,VALUE,...`."""
+    """Reads the name and the values of `NAME=VALUE,VALUE,...`."""
     name, _, values = text.partition("=")
     types = {one.name: one.type for one in SETTINGS.values() if one.type in (int, float) and one.has_flag}
     if name not in types:
         raise SettingError("sweep", text, f"must start with one of {', '.join(types)}, and =", suggest(name, types))
     try:
-        if ":" not in values:
-            return name, [types[name](value) for value in values.split(",")]
-        start, stop, step = map(types[name], values.split(":"))
-        num_steps = math.floor((stop - start) / step + 1e-9)
-        if not 0 <= num_steps < _MAX_VALUES:
-            raise ValueError("no range")
-    except (ValueError, ArithmeticError) as error:
+        return name, [types[name](value) for value in values.split(",")]
+    except ValueError as error:
         numbers = "whole numbers" if types[name] is int else "numbers"
-        rule = f"must be of the form {name}=START:STOP:STEP or {name}=VALUE,VALUE,... with {numbers}, steps from START"
-        raise SettingError("sweep", text, f"{rule} to STOP, and at most {_MAX_VALUES} values") from error
-    return name, [round(start + index * step, 10) for index in range(num_steps + 1)]
+        raise SettingError("sweep", text, f"must be of the form {name}=VALUE,VALUE,... with {numbers}") from error

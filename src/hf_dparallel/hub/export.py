@@ -146,7 +146,7 @@ def _settings_of(engine: str, config: DiffusionGenerationConfig, model: PreTrain
         rule = f"must be {published_id}, with which {engine} masks, whatever the checkpoint has"
         raise SettingError("mask_token_id", config.mask_token_id, rule, "Use `hf-dparallel serve`.")
     if config.confidence_threshold is None:
-        remedy = "Find one with `hf-dparallel calibrate --sweep confidence_threshold=0.5:0.95:0.05`."
+        remedy = "Find one with `hf-dparallel calibrate --sweep confidence_threshold=0.5,0.7,0.8,0.9,0.95`."
         raise SettingError("confidence_threshold", None, f"must be set: {engine} decides by it", remedy)
     names = _DECIDING | (_EDITING if engine == "sglang" and config.is_on("editing_threshold") else {})
     for name, value in config.non_defaults().items():
