@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from .options import FOLDER
+from .options import FOLDER, settings_options
 
 
 @click.command()
@@ -18,6 +18,7 @@ from .options import FOLDER
 @click.option("--private", is_flag=True, help="Make a new repository private.")
 @click.option("--revision", help="Branch to push to, which is created if necessary. By default 'main'.")
 @click.option("--dry_run", is_flag=True, help="Run the checks, and show the card and the files, without uploading.")
+@settings_options
 def push_command(path: str, repo_id: str, private: bool, revision: str | None, dry_run: bool, **options: Any) -> None:
     """Publish an adapter or a model on the Hub, with a card.
 
@@ -27,7 +28,10 @@ def push_command(path: str, repo_id: str, private: bool, revision: str | None, d
     """
     from hf_dparallel.hub.push import CARD_NAME, files_to_push, push_model_to_hub
 
+    from .loading import read_settings
+
     about = {name: options[name] for name in ("base_model", "report", "dataset_name", "license")}
+    about["generation_config"] = read_settings(options)
     if dry_run:
         files = files_to_push(path, repo_id, **about)
         card = files[CARD_NAME]

@@ -17,10 +17,11 @@ def test_push_then_generate_with_the_recipe(hub, adapter, hf):
     AutoTokenizer.from_pretrained(TEACHER).save_pretrained(adapter)
     flags = ["--dataset", "demo", "--num_samples", 2, "--max_new_tokens", 32, "--json", "r.json"]
     assert hf("evaluate", BASE, "--adapter", adapter, *flags)[0] == 0
-    flags = "--report r.json --private --revision v1"
+    flags = "--report r.json --max_new_tokens 64 --block_length 32 --private --revision v1"
     code, out, _ = hf("push", adapter, "user/student", *flags.split())
     repository = hub.repository("user/student")
     assert code == 0 and repository.private and repository.commit("v1") in out
+    assert b'"max_new_tokens": 64' in repository.files("v1")["generation_config.json"]
     assert b"| Method" in repository.files("v1")["README.md"]
 
     # The base model has the tokenizer, which is found there.

@@ -85,7 +85,7 @@ def test_the_options_of_the_demo_are_its_settings():
 
 
 @pytest.mark.parametrize(
-    "command", ["generate", "chat", "serve", "evaluate", "inspect", "trajectories", "calibrate", "export"]
+    "command", ["generate", "chat", "serve", "evaluate", "inspect", "trajectories", "calibrate", "export", "push"]
 )
 def test_every_setting_of_decoding_is_an_option(command):
     names = {name for name, setting in SETTINGS.items() if setting.changes_answer}

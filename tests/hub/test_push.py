@@ -99,11 +99,10 @@ def test_a_base_in_a_local_folder_is_refused_or_replaced(hub, adapter, local, mo
 
 def test_a_folder_without_a_recipe_is_refused_or_completed(hub, tmp_path):
     folder = save_adapter(tmp_path / "adapter", recipe=None)
-    with pytest.raises(ValueError, match=r"has no recipe .*entropy_threshold=0\.5\)\.save_pretrained"):
+    with pytest.raises(ValueError, match=r"has no recipe .*`--entropy_threshold 0\.5`"):
         push_model_to_hub(folder, "user/student")
     assert "models/user/student" not in hub.repositories
-    DiffusionGenerationConfig(entropy_threshold=0.25).save_pretrained(folder)
-    push_model_to_hub(folder, "user/student")
+    push_model_to_hub(folder, "user/student", generation_config=DiffusionGenerationConfig(entropy_threshold=0.25))
     assert DiffusionGenerationConfig.from_pretrained("user/student").settings() == {"entropy_threshold": 0.25}
 
 
@@ -170,8 +169,7 @@ def test_custom_generate_knows_the_shift_and_the_mask(hub, tmp_path, recorded, m
     save_bert(tmp_path, BertLMHeadModel)
     (tmp_path / "training_summary.json").write_text(json.dumps({"shift_logits": bool(recorded)}))
     recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=4, mask_token_id=31)
-    recipe.save_pretrained(tmp_path)
-    push_model_to_hub(tmp_path, "user/bert")
+    push_model_to_hub(tmp_path, "user/bert", generation_config=recipe)
 
     prompt = torch.arange(2, 6)[None]
     model = BertLMHeadModel.from_pretrained(tmp_path)
@@ -246,8 +244,7 @@ def test_the_lines_of_the_card_run_as_they_stand(hub, adapter, tmp_path, capsys)
     tokenizer.save_pretrained(tmp_path / "bert")
     (tmp_path / "bert" / "training_summary.json").write_text('{"is_native": false}')
     recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=2, mask_token_id=1)
-    recipe.save_pretrained(tmp_path / "bert")
-    push_model_to_hub(tmp_path / "bert", "user/bert")
+    push_model_to_hub(tmp_path / "bert", "user/bert", generation_config=recipe)
     assert run_card(card_of(hub, "user/bert"))["out"].nfe.tolist() == [2]
 
 

@@ -58,7 +58,7 @@ def push_model_to_hub(
         private, revision, token:
             As in `create_repo` and [`~huggingface_hub.HfApi.create_commit`]. A branch is created if there is none.
         about:
-            `base_model`, `report`, `dataset_name`, `license` and `tags`, as in [`files_to_push`].
+            `base_model`, `generation_config`, `report`, `dataset_name`, `license` and `tags`, as in [`files_to_push`].
 
     Raises:
         ValueError: before anything is uploaded: if there is no recipe, or the base model is a local folder.
@@ -85,8 +85,9 @@ def files_to_push(folder: str | os.PathLike, repo_id: str, **about: Any) -> dict
         folder, repo_id:
             As in [`push_model_to_hub`].
         about:
-            `base_model`, the name of the base model on the Hub, by default what the adapter says; `report`,
-            `dataset_name`, `license` and `tags` as in [`make_card`].
+            `base_model`, the name of the base model on the Hub, by default what the adapter says; `generation_config`,
+            settings that take the place of the saved ones; `report`, `dataset_name`, `license` and `tags` as in
+            [`make_card`].
     """
     folder = Path(folder)
     if not any(folder.glob("*.safetensors")):
@@ -106,6 +107,7 @@ def made_files(
     repo_id: str,
     *,
     base_model: str | None = None,
+    generation_config: DiffusionGenerationConfig | None = None,
     **about: Any,
 ) -> dict[str, bytes]:
     """Returns the files that are made for a push from those in the folder, see [`files_to_push`].
@@ -116,10 +118,11 @@ def made_files(
     folder = Path(folder)
     is_saved = (folder / GENERATION_CONFIG_NAME).is_file()
     recipe = DiffusionGenerationConfig.from_pretrained(folder) if is_saved else DiffusionGenerationConfig()
+    recipe = recipe.updated(**(generation_config.settings() if generation_config else {}))
     if not recipe.settings():
         raise ValueError(
-            f"`{folder}` has no recipe ({GENERATION_CONFIG_NAME}), and would decode one token in each pass. Save one: "
-            f"`DiffusionGenerationConfig(entropy_threshold=0.5).save_pretrained('{folder}')`."
+            f"`{folder}` has no recipe ({GENERATION_CONFIG_NAME}), and would decode one token in each pass. Choose a "
+            "rule: `generation_config=DiffusionGenerationConfig(entropy_threshold=0.5)` (`--entropy_threshold 0.5`)."
         )
     summary = read_json(folder / SUMMARY_NAME) if (folder / SUMMARY_NAME).is_file() else {}
     code = _CUSTOM_GENERATE.read_text(encoding="utf-8")
