@@ -47,7 +47,7 @@ def test_same_tokens_as_without_and_new_settings_compile_nothing_anew(make):
     compile_config = CompileConfig(backend=backend, fullgraph=True)
     ids, graphs = torch.tensor([[2, 3, 4]]), []
     for settings in ({"entropy_threshold": 0.5}, {"entropy_threshold": 2.0}, {"denoising_steps": 4}):
-        kwargs = {"cache_implementation": "none", **NEW, **settings}
+        kwargs = NEW | settings
         assert same(model.generate(ids, compile_config=compile_config, **kwargs), model.generate(ids, **kwargs))
         graphs.append(backend.num_graphs)
     assert 0 < graphs[0] == graphs[-1]

@@ -197,6 +197,8 @@ def resolve(
         ValueError: for an invalid setting, settings that contradict one another, or if no mask token is known.
     """
     values = _merged(kwargs, _layers(given, *model.recipes()))
+    if values.get("disable_compile"):
+        values.pop("compile_config", None)
     for name in ("eos_token_id", "pad_token_id", "mask_token_id"):
         if name not in values:
             values[name] = special_token_id(name, model.config.get_text_config(), tokenizer)
@@ -209,11 +211,10 @@ def resolve(
         defaults |= {"block_length": model.block_length}
         defaults["block_origin"] = getattr(model.config, "block_origin", defaults["block_origin"])
         # Activation checkpointing drops keys and values, so there is no cache then.
-        if model.is_native and not (model.training and model.is_activation_checkpointing):
+        is_dropped = model.training and model.is_activation_checkpointing
+        if model.is_native and not is_dropped and not values.get("compile_config"):
             defaults["cache_implementation"] = "block"
     values = copy.deepcopy(defaults) | values
-    if values.get("disable_compile"):
-        values.pop("compile_config", None)
     if not values.keys() & set(settings_of("rule")):
         values["denoising_steps"] = values["max_new_tokens"] or None  # one token in each pass
         if getattr(model, "peft_config", None) and not has_adapter(model):
