@@ -33,7 +33,6 @@ OUR_NAMES: dict[str, str | None] = {
     **dict.fromkeys(("max_length", "gen_length", "max_tokens"), "max_new_tokens"),
     "min_length": "min_new_tokens",
     "block_size": "block_length",
-    "bad_words_ids": "suppress_tokens",
     **dict.fromkeys(("steps", "diffusion_steps", "alg", "remasking", "remasking_strategy"), "denoising_steps"),
     "threshold": "confidence_threshold or entropy_threshold",
     "dynamic_threshold": "confidence_threshold",
@@ -79,8 +78,8 @@ class Setting:
     Args:
         name, help (`str`): its name, and one or two sentences.
         group (`str`): one of `GROUPS`.
-        type (`type`): `int`, `float`, `bool`, `str`, `dict`, which may be given as JSON, `list[int]`, `list[str]`
-            or `object`.
+        type (`type`): `int`, `float`, `bool`, `str`, `dict`, which may be given as JSON, `list[int]`, `list[str]` or
+            `list[list[int]]`, or `object`.
         default (`Any`, *optional*): the value if nobody sets it.
         minimum, maximum (`float`, *optional*): the range of a number.
         above_minimum (`bool`): whether the minimum itself is not allowed.
@@ -150,8 +149,7 @@ class Setting:
             return in_range and not (self.above_minimum and value == self.minimum)
         if get_origin(self.type) is list:
             (item_type,) = get_args(self.type)
-            items = value if isinstance(value, list) else [value]
-            return all(isinstance(item, item_type) and not isinstance(item, bool) for item in items)
+            return all(_allows_item(item, item_type) for item in (value if isinstance(value, list) else [value]))
         return isinstance(value, self.type)
 
 
@@ -169,6 +167,12 @@ def suggest(name: str, known: Collection[str] = ()) -> str:
         return f"Use `{ours.replace(' or ', '` or `')}` for `{name}`."
     close = get_close_matches(name, known, n=1)
     return f"Did you mean `{close[0]}`?" if close else ""
+
+
+def _allows_item(item: Any, type_: Any) -> bool:
+    if type_ == list[int]:  # a word of one token
+        return isinstance(item, list) and [type(token) for token in item] == [int]
+    return isinstance(item, type_) and not isinstance(item, bool)
 
 
 def _as_python(value: Any) -> Any:
@@ -226,6 +230,9 @@ _ROWS = (
         help="No answer ends before it has this many tokens."),
     Setting("suppress_tokens", "processing", list[int], default=[], noun="a list of token ids",
         help="Tokens that are never committed."),
+    Setting("bad_words_ids", "processing", list[list[int]], default=[],
+        noun="a list of lists of one token id each (a word of several tokens cannot be kept out)",
+        help="Words that are never committed, each a list of one token id; longer ones can form in a single pass."),
     Setting("cache_implementation", "cache", str, default="none", choices=("none", "prefix", "dual", "block"),
         source="https://huggingface.co/papers/2505.22618",
         help='Keep keys and values: `"prefix"` before the open block, `"dual"` also after it, both approximate; '

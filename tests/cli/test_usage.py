@@ -88,7 +88,8 @@ def test_the_options_of_the_demo_are_its_settings():
     "command", ["generate", "chat", "serve", "evaluate", "inspect", "trajectories", "calibrate", "export", "push"]
 )
 def test_every_setting_of_decoding_is_an_option(command):
-    names = {name for name, setting in SETTINGS.items() if setting.changes_answer}
+    # Words that are lists of lists of tokens are the only exception.
+    names = {name for name, setting in SETTINGS.items() if setting.changes_answer} - {"bad_words_ids"}
     assert len(names) > 20 and names <= options(command).keys()
 
 

@@ -61,7 +61,7 @@ def test_settings_assigned_by_attribute_are_checked(tiny_llada):
 
 
 def test_token_ids_of_numpy_and_torch_become_numbers(tiny_llada):
-    settings = {"eos_token_id": [1, 2], "mask_token_id": 63, "suppress_tokens": [5]}
+    settings = {"eos_token_id": [1, 2], "mask_token_id": 63, "suppress_tokens": [5], "bad_words_ids": [[6]]}
     of_libraries = {name: torch.tensor(value) for name, value in settings.items()}
     of_libraries["mask_token_id"] = np.int64(63)
     assert DiffusionGenerationConfig(**of_libraries).settings() == settings

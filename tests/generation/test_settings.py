@@ -94,8 +94,11 @@ def test_tokens_that_are_kept_out(tiny_llada):
     common = {"max_new_tokens": 16, "block_length": 8, "entropy_threshold": 1.0, "stop_at_eos": False}
     plain = tiny_llada.generate(PROMPT, **common)[0, 3:]
     banned = plain[:2].unique().tolist()
-    out = tiny_llada.generate(PROMPT, suppress_tokens=banned, **common)
-    assert not torch.isin(out[0, 3:], torch.tensor(banned)).any()
+    for out in (
+        tiny_llada.generate(PROMPT, suppress_tokens=banned, **common),
+        tiny_llada.generate(PROMPT, bad_words_ids=[[token] for token in banned], **common),
+    ):
+        assert not torch.isin(out[0, 3:], torch.tensor(banned)).any()
     eos = plain[1].item()
     early = tiny_llada.generate(PROMPT, eos_token_id=eos, **(common | {"stop_at_eos": True}))
     late = tiny_llada.generate(PROMPT, eos_token_id=eos, min_new_tokens=9, **(common | {"stop_at_eos": True}))

@@ -215,6 +215,9 @@ def resolve(
         if model.is_native and not is_dropped and not values.get("compile_config"):
             defaults["cache_implementation"] = "block"
     values = copy.deepcopy(defaults) | values
+    # Words of one token are tokens.
+    words = [token for (token,) in values["bad_words_ids"]]
+    values |= {"suppress_tokens": list(dict.fromkeys(values["suppress_tokens"] + words)), "bad_words_ids": []}
     if not values.keys() & set(settings_of("rule")):
         values["denoising_steps"] = values["max_new_tokens"] or None  # one token in each pass
         if getattr(model, "peft_config", None) and not has_adapter(model):
