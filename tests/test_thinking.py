@@ -18,7 +18,8 @@ from hf_dparallel import (
     filter_trajectories,
     generate_trajectories,
 )
-from hf_dparallel.data.prompts import without_thought
+from hf_dparallel.data.rewards import score_completions
+from hf_dparallel.data.thoughts import ThoughtMarkers
 from hf_dparallel.evaluation.callback import DecodingCallback
 from hf_dparallel.evaluation.lm_eval import DiffusionHarnessLM
 from hf_dparallel.generation.answerer import Answerer
@@ -28,6 +29,7 @@ from hf_dparallel.serving.api import ServedModel
 from hf_dparallel_cli import main
 
 from .helpers import lora, make_llada, refuses, write_jsonl
+from .serving.helpers import running
 
 
 OFF = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -40,10 +42,10 @@ TEMPLATE = (
 )
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer of numbers, in which the id 61 ends a thought."""
-    words = {"<s>": 0, "</s>": 1, **{str(number): number for number in range(2, 60)}, "<think>": 60}
-    words |= {"</think>": 61, "62": 62, "<mask>": 63}
+def make_tokenizer(end: int = 61) -> PreTrainedTokenizerFast:
+    """A tokenizer of numbers, in which the id `end` ends a thought."""
+    words = {"<s>": 0, "</s>": 1, **{str(number): number for number in range(2, 60)}, "<think>": 60, "62": 62}
+    words = {word: number for word, number in words.items() if number != end} | {"</think>": end, "<mask>": 63}
     backend = Tokenizer(models.WordLevel(words, unk_token="2"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>", "mask_token": "<mask>"}
@@ -174,18 +176,35 @@ def test_a_student_is_saved_with_what_its_data_were_rendered_with(tmp_path, rend
     assert callback.answerer.config.chat_template_kwargs == OFF["chat_template_kwargs"] and set(rendered) == {False}
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("<think>\nWe add.\n</think>\n\nIt is 7.", "It is 7."),
-        ("We add.</think>It is 7.", "It is 7."),
-        ("<think>We add 7", ""),
-        (" 3 <think> 7 is it", " 3 <think> 7 is it"),
-        ("It is 7.", "It is 7."),
-    ],
-)
-def test_a_thought_is_told_from_the_answer(text, answer):
-    assert without_thought(text) == answer
+MARKERS = ThoughtMarkers("<think>", "</think>")
+TEXTS = {
+    "<think>\nWe add.\n</think>\n\nIt is 7.": ("We add.", "It is 7."),
+    "<think>\n\n</think>\n\nIt is 7.": ("", "It is 7."),
+    "<think>We add": ("We add", ""),
+    "It is 7.": ("", "It is 7."),
+    " <thin ice": ("", " <thin ice"),
+    "<think>a < b </thin </think>c": ("a < b </thin", "c"),
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_thought_is_told_from_the_answer(text):
+    assert MARKERS.split(text) == TEXTS[text]
+    before = ("", "")
+    for length in range(len(text)):
+        parts = MARKERS.split(text[:length], is_whole=False)
+        assert all(now.startswith(then) for then, now in zip(before, parts, strict=True))
+        before = parts
+    assert all(whole.startswith(part) for part, whole in zip(before, TEXTS[text], strict=True))
+
+
+def test_the_markers_are_those_of_the_template():
+    tokenizer = make_tokenizer()
+    assert ThoughtMarkers.of(tokenizer) == ThoughtMarkers("<think>", "</think>", is_open=True)
+    assert ThoughtMarkers.of(tokenizer, {"enable_thinking": False}) == MARKERS
+    assert ThoughtMarkers("<think>", "</think>", is_open=True).split("a</think>b") == ("a", "b")
+    tokenizer.chat_template = "{{ messages }}"
+    assert ThoughtMarkers.of(tokenizer) is None
 
 
 def test_rewards_see_the_answer_only():
@@ -198,5 +217,47 @@ def test_rewards_see_the_answer_only():
         seen.extend(message["content"] for message in completions[0])
         return [1.0]
 
+    score_completions(rows, tokenizer, reward, ThoughtMarkers.of(tokenizer))
     filter_trajectories(rows, tokenizer, reward)
-    assert seen == ["9"]
+    assert seen == ["9", "9"]
+
+
+def ending_inside(model) -> tuple[PreTrainedTokenizerFast, str, str]:
+    """A tokenizer in which one of the tokens that a model answers "7 8" with ends the thought; thought and answer."""
+    prompt = [{"role": "user", "content": "7 8"}]
+    ids = make_tokenizer().apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
+    answer = next(iter(model.generate_many([ids], **CANVAS))).tokens.tolist()
+    end = next(token for token in answer if token != answer[0])
+    tokenizer = make_tokenizer(end)
+    thought, _, content = tokenizer.decode(answer, skip_special_tokens=True).partition("</think>")
+    return tokenizer, thought.strip(), content.strip()
+
+
+def test_the_server_tells_the_thought_apart():
+    """A student without thinking thinks for the request that asks it to."""
+    model = make_llada(max_sequence_length=512)
+    tokenizer, thought, content = ending_inside(model)
+    model.generation_config = DiffusionGenerationConfig(**CANVAS, **OFF)
+    served = ServedModel("m", model, tokenizer, DiffusionGenerationConfig())
+    chat = {"messages": [{"role": "user", "content": "7 8"}]}
+    thinking = chat | {"chat_template_kwargs": {"enable_thinking": True}}
+    with running(served) as server:
+        message = server.post(thinking).json()["choices"][0]["message"]
+        assert (message["reasoning_content"], message["content"]) == (thought, content)
+        assert "reasoning_content" not in server.post(chat).json()["choices"][0]["message"]
+        lines = server.post(thinking | {"stream": True}).text.split("\n\n")
+    deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in lines if line.startswith("data: {")]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == thought
+    assert "".join(delta["content"] for delta in deltas) == content
+
+
+def test_chat_shows_thoughts_dimmed(tmp_path, monkeypatch, capsys):
+    folder = save(tmp_path / "thinking")
+    tokenizer, thought, content = ending_inside(AutoModelForMaskedLM.from_pretrained(folder))
+    tokenizer.save_pretrained(folder)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("7 8\n"))
+    monkeypatch.setattr("click.utils.should_strip_ansi", lambda *_: False)
+    assert main(["chat", folder]) == 0
+    out = capsys.readouterr().out
+    assert out.replace("\033[2m", "").replace("\033[0m", "") == f"{thought}\n\n{content}\n"
+    assert out.startswith("\033[2m") and out.endswith(f"\033[0m\n\n{content}\n")

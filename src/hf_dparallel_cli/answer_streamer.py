@@ -4,23 +4,36 @@
 import time
 from typing import Any
 
+import click
 import torch
 from transformers import TextStreamer
 
+from hf_dparallel.data.thoughts import ThoughtMarkers, split_thought
 from hf_dparallel.generation.answerer import Answerer
 
 
 class AnswerStreamer(TextStreamer):
-    """Prints decided text, and keeps it as `text`."""
+    """Prints decided text, and thoughts dimmed.
+
+    Attributes:
+        text (`str`): the decided text.
+        shown (`tuple[str, str]`): the thought and the answer in it, as far as they are printed.
+    """
 
     def __init__(self, answerer: Answerer):
         super().__init__(answerer.tokenizer, skip_prompt=True, skip_special_tokens=True)
-        self.text = ""
+        self.markers = ThoughtMarkers.of(self.tokenizer, answerer.config.chat_template_kwargs)
+        self.text, self.shown = "", ("", "")
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         """Prints decided text."""
         self.text += text
-        super().on_finalized_text(text, stream_end)
+        before, self.shown = self.shown, split_thought(self.markers, self.text, stream_end)
+        thought, new = (now[len(then) :] for then, now in zip(before, self.shown, strict=True))
+        if thought:
+            click.secho(thought, dim=True, nl=False)
+        is_first = bool(new and self.shown[0] and not before[1])
+        super().on_finalized_text("\n\n" * is_first + new, stream_end)
 
 
 def answer(

@@ -19,7 +19,7 @@ def chat_command(system_prompt: str | None, **options: Any) -> None:
 
     Example: hf-dparallel chat demo-student
     """
-    from hf_dparallel.data.prompts import encode_chat, without_thought
+    from hf_dparallel.data.prompts import encode_chat
     from hf_dparallel.generation.answerer import row_generator
 
     from .answer_streamer import AnswerStreamer, answer, describe_cost
@@ -54,8 +54,8 @@ def chat_command(system_prompt: str | None, **options: Any) -> None:
             except (ValueError, FloatingPointError) as error:
                 click.echo(f"Error: {' '.join(str(error).split())}", err=True)
             # A stopped answer stays in the conversation, thoughts do not.
-            if content := without_thought(streamer.text):
-                history = [*messages, {"role": "assistant", "content": content}]
+            if streamer.shown[1]:
+                history = [*messages, {"role": "assistant", "content": streamer.shown[1]}]
 
 
 def read_line() -> str | None:

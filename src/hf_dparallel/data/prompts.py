@@ -196,12 +196,6 @@ def has_texts(dataset: "Dataset") -> bool:
     return any(isinstance(prompt, str) and prompt for prompt in first)
 
 
-def without_thought(text: str) -> str:
-    """Returns what follows the thought that begins an answer: nothing, if the thought has no end."""
-    thought = re.match(r"(?s).*(</think>|\[/THINK\])|\s*(<think>|\[THINK\]).*", text)
-    return text[thought.end() :].lstrip() if thought else text
-
-
 def plain_rows(dataset: Any) -> Any:
     """Returns a dataset without a format such as "numpy" or "pandas", but with a transform of its user."""
     form = getattr(dataset, "format", None)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedTokenizerBase
 
 from ..environment import require
-from .prompts import has_texts, read_prompts, without_thought
+from .prompts import has_texts, read_prompts
+from .thoughts import ThoughtMarkers, split_thought
 
 
 if TYPE_CHECKING:
@@ -73,7 +74,10 @@ def get_reward(name: str, dataset: "Dataset") -> RewardFunction:
 
 
 def score_completions(
-    dataset: "Dataset", tokenizer: PreTrainedTokenizerBase, reward_funcs: RewardFunctions
+    dataset: "Dataset",
+    tokenizer: PreTrainedTokenizerBase,
+    reward_funcs: RewardFunctions,
+    markers: ThoughtMarkers | None = None,
 ) -> list[float | None]:
     """Returns the lowest reward of each row over all functions, or `None` if none of them returns a reward.
 
@@ -86,7 +90,7 @@ def score_completions(
     prompts = read_prompts(dataset)
     texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in columns["completion_ids"]]
     completions = [
-        text if isinstance(prompt, str) else [{"role": "assistant", "content": without_thought(text)}]
+        text if isinstance(prompt, str) else [{"role": "assistant", "content": split_thought(markers, text)[1]}]
         for prompt, text in zip(prompts, texts, strict=True)
     ]
     columns |= {"prompts": prompts, "completions": completions}

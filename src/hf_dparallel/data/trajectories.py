@@ -19,8 +19,9 @@ from ..environment import join_processes
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.output import DecodedRow
-from .folder import TrajectoryFolder
+from .folder import TrajectoryFolder, common_chat_template_kwargs
 from .rewards import RewardFunction, score_completions
+from .thoughts import ThoughtMarkers
 
 
 if TYPE_CHECKING:
@@ -145,7 +146,8 @@ def filter_trajectories(
             f"`dataset` must have the column `completion_ids`, got {dataset.column_names}. "
             "Make it with `generate_trajectories`."
         )
-    rewards = score_completions(dataset, tokenizer, reward_funcs)
+    markers = ThoughtMarkers.of(tokenizer, common_chat_template_kwargs(dataset))
+    rewards = score_completions(dataset, tokenizer, reward_funcs, markers)
     kept = [row for row, reward in enumerate(rewards) if reward is not None and reward >= min_reward]
     logger.info(f"Kept {len(kept)} of {len(dataset)} trajectories, dropped {len(dataset) - len(kept)}.")
     if not kept:

@@ -28,6 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_dparallel_rules.settings import SETTINGS, SettingError, suggest
 
 from ..data.prompts import encode_chat, read_messages
+from ..data.thoughts import ThoughtMarkers, split_thought
 from ..generation.compatibility import REVISIONS, check, longest_sequence, set_adapter
 from ..generation.configuration import DiffusionGenerationConfig, check_chat, resolve
 from ..generation.inputs import check_prompts
@@ -253,6 +254,7 @@ class Completion:
         self._tools, must_call = _read_tools(body)
         schema = _read_schema(body, self._tools, must_call, config, served)
         arguments = (config.chat_template_kwargs or {}) | body.chat_template_kwargs
+        self._markers = None if schema else ThoughtMarkers.of(tokenizer, arguments)
         # An answer that must call follows a schema, whether the template shows the tools or not.
         if self._tools and (not must_call or re.search(r"\btools\b", tokenizer.get_chat_template(tools=self._tools))):
             arguments = arguments | {"tools": self._tools}
@@ -268,27 +270,28 @@ class Completion:
         self.text = IncrementalText(tokenizer, body.stop or config.stop_strings)
         self.nfe = 0
         self.finish_reason: str | None = None
-        # What the client is told: the text without calls, the calls, and the log-probabilities.
-        self.content = ""
+        # What the client is told: the thought, the text without it and calls, the calls, and the log-probabilities.
+        self.thought = self.content = ""
         self.calls: list[dict[str, Any]] = []
         self.logprobs: list[dict[str, Any]] = []
         self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": served.name}
 
     def add(self, progress: Progress) -> dict[str, Any]:
         """Adds the tokens of a pass, and returns what is new for the client, as the choice of a chunk."""
-        text, num_tokens, num_sent = self.text, len(self.text.tokens), len(self.content)
+        text, num_tokens, num_sent = self.text, len(self.text.tokens), (len(self.thought), len(self.content))
         text.add(progress.tokens, progress.finish_reason is not None)
         self.nfe, self.finish_reason = progress.nfe, "stop" if text.is_stopped else progress.finish_reason
-        self.content = text.text
+        is_whole = self.finish_reason is not None
+        self.thought, self.content = split_thought(self._markers, text.text, is_whole)
         if self._tools:
-            self.content, self.calls = read_calls(text.text, self._tools, self.finish_reason is not None)
+            self.content, self.calls = read_calls(self.content, self._tools, is_whole)
         if self.calls:
             self.finish_reason = "tool_calls"
         # A stop string may have ended the answer before the last of the tokens.
         measured = zip(text.tokens[num_tokens:], progress.logprobs, strict=False)
         logprobs = logprobs_to_json(text.tokenizer, measured)
         self.logprobs += logprobs
-        return self._choice("delta", self.content[num_sent:], logprobs)
+        return self._choice("delta", self.thought[num_sent[0] :], self.content[num_sent[1] :], logprobs)
 
     def submit(self, engine: Engine) -> None:
         """Has the prompt decoded. Raises a [`RequestError`] if too many wait."""
@@ -335,11 +338,13 @@ class Completion:
 
     def whole(self) -> dict[str, Any]:
         """Returns the response to a request without `stream`."""
-        choice = self._choice("message", self.content, self.logprobs)
+        choice = self._choice("message", self.thought, self.content, self.logprobs)
         return self._head | {"object": "chat.completion", "choices": [choice], "usage": self.usage()}
 
-    def _choice(self, key: str, content: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+    def _choice(self, key: str, thought: str, content: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if thought:
+            message["reasoning_content"] = thought
         if self.calls:
             calls = [{"index": index} | call for index, call in enumerate(self.calls)]
             message |= {"content": content or None, "tool_calls": calls}

@@ -24,7 +24,8 @@ from transformers import (
 
 from hf_dparallel_rules.settings import Setting
 
-from ...data.prompts import encode_text, without_thought
+from ...data.prompts import encode_text
+from ...data.thoughts import ThoughtMarkers, split_thought
 from ...environment import join_processes
 from ...generation.answerer import Answerer
 from ...generation.configuration import DiffusionGenerationConfig, check_chat, resolve
@@ -129,6 +130,7 @@ class DiffusionHarnessLM(TemplateLM):
         given = {**settings, "chat_template_kwargs": given or None}
         self._resolved = resolve(self.model, DiffusionGenerationConfig(**given), self.tokenizer)
         self.chat_template_args = self._resolved.chat_template_kwargs or {}
+        self._markers = ThoughtMarkers.of(self.tokenizer, self.chat_template_args)
         self.costs: Costs = {}
         self._chats: set[str] = set()
 
@@ -201,7 +203,7 @@ class DiffusionHarnessLM(TemplateLM):
                 tokens = stop.cut(tokens)
             cost = DecodingCost.of_tokens(tokens, row.nfe, config.eos_token_ids, row.seconds)
             text = self.tokenizer.decode(tokens[: cost.num_answer_tokens], skip_special_tokens=True)
-            text = without_thought(text) if self._chats else text
+            _, text = split_thought(self._markers if self._chats else None, text)
             yield name, postprocess_generated_text(text, list(until), None), cost
 
     def _loglikelihood_tokens(

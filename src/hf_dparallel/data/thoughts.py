@@ -1,0 +1,60 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Thoughts: what a model writes between two markers before its answer."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+
+# As chat templates write them.
+_KNOWN = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
+
+
+@dataclass(frozen=True)
+class ThoughtMarkers:
+    """What thoughts begin and end with, and whether the prompt has the beginning already."""
+
+    begin: str
+    end: str
+    is_open: bool = False
+
+    @classmethod
+    def of(
+        cls, tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any] | None = None
+    ) -> "ThoughtMarkers | None":
+        """Returns the markers in the chat template; `None` if it has none."""
+        template = str(tokenizer.chat_template or "")
+        found = next((pair for pair in _KNOWN if pair[1] in template), None)
+        if found is None:
+            return None
+        begin, end = found
+        prompt = ""
+        with suppress(Exception):  # a template is a program, which may refuse this chat
+            prompt = tokenizer.apply_chat_template(
+                [{"role": "user", "content": "?"}],
+                tokenize=False,
+                add_generation_prompt=True,
+                **(chat_template_kwargs or {}),
+            )
+        return cls(begin, end, prompt.rstrip().endswith(begin))
+
+    def split(self, text: str, is_whole: bool = True) -> tuple[str, str]:
+        """Returns thought and answer. Of a text that is not whole, later text only adds to both of them."""
+        start = text.lstrip()
+        if not self.is_open and not start.startswith(self.begin):
+            is_undecided = not is_whole and self.begin.startswith(start)
+            return "", "" if is_undecided else text
+        thought, end, answer = start.removeprefix(self.begin).partition(self.end)
+        if not end and not is_whole:
+            # Its last characters may become the marker, or be spaces before it.
+            held = (size for size in range(len(self.end) - 1, 0, -1) if thought.endswith(self.end[:size]))
+            thought = thought[: len(thought) - next(held, 0)]
+        return thought.strip(), answer.lstrip()
+
+
+def split_thought(markers: ThoughtMarkers | None, text: str, is_whole: bool = True) -> tuple[str, str]:
+    """Returns thought and answer, all of which is answer without markers."""
+    return ("", text) if markers is None else markers.split(text, is_whole)
