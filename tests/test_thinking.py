@@ -141,6 +141,8 @@ def test_arguments_of_several_sources_come_together():
     assert lm.chat_template_args == {"style": "b", "enable_thinking": False}
     with refuses("chat_template_kwargs"):
         DiffusionGenerationConfig(chat_template_kwargs="no JSON")
+    with refuses("thought_markers"):
+        ThoughtMarkers.of(make_tokenizer(), ["<a>"])
 
 
 def test_a_student_is_saved_with_what_its_data_were_rendered_with(tmp_path, rendered):
@@ -198,10 +200,11 @@ def test_a_thought_is_told_from_the_answer(text):
     assert all(whole.startswith(part) for part, whole in zip(before, TEXTS[text], strict=True))
 
 
-def test_the_markers_are_those_of_the_template():
+def test_the_markers_are_those_of_the_template_or_given():
     tokenizer = make_tokenizer()
     assert ThoughtMarkers.of(tokenizer) == ThoughtMarkers("<think>", "</think>", is_open=True)
-    assert ThoughtMarkers.of(tokenizer, {"enable_thinking": False}) == MARKERS
+    assert ThoughtMarkers.of(tokenizer, None, {"enable_thinking": False}) == MARKERS
+    assert ThoughtMarkers.of(tokenizer, ["((", "))"]) == ThoughtMarkers("((", "))")
     assert ThoughtMarkers("<think>", "</think>", is_open=True).split("a</think>b") == ("a", "b")
     tokenizer.chat_template = "{{ messages }}"
     assert ThoughtMarkers.of(tokenizer) is None

@@ -22,7 +22,8 @@ class AnswerStreamer(TextStreamer):
 
     def __init__(self, answerer: Answerer):
         super().__init__(answerer.tokenizer, skip_prompt=True, skip_special_tokens=True)
-        self.markers = ThoughtMarkers.of(self.tokenizer, answerer.config.chat_template_kwargs)
+        config = answerer.config
+        self.markers = ThoughtMarkers.of(self.tokenizer, config.thought_markers, config.chat_template_kwargs)
         self.text, self.shown = "", ("", "")
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:

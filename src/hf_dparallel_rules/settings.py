@@ -249,6 +249,9 @@ _ROWS = (
     Setting("chat_template_kwargs", "chat", dict, noun='a dictionary such as {"enable_thinking": false}',
         help="Further arguments of the chat template, wherever a chat is rendered. Those that a model was trained "
         "with are part of its recipe."),
+    Setting("thought_markers", "chat", list[str], default=[], noun="a list of two strings",
+        help="What a thought begins and ends with. By default as in the chat template, such as `<think>` and "
+        "`</think>`."),
     Setting("num_return_sequences", "output", int, default=1, minimum=1,
         help="Answers to each prompt, next to one another. Needs sampling: without it all of them are equal."),
     Setting("output_certainty", "output", bool, default=False,

@@ -1,12 +1,14 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Thoughts: what a model writes between two markers before its answer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
+
+from hf_dparallel_rules.settings import SettingError
 
 
 # As chat templates write them.
@@ -23,14 +25,19 @@ class ThoughtMarkers:
 
     @classmethod
     def of(
-        cls, tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any] | None = None
+        cls,
+        tokenizer: PreTrainedTokenizerBase,
+        given: Sequence[str] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> "ThoughtMarkers | None":
-        """Returns the markers in the chat template; `None` if it has none."""
+        """Returns the `given` markers, or those in the chat template; `None` if it has none."""
+        if given and len(given) != 2:
+            raise SettingError("thought_markers", given, "must be a list of two strings", "Give beginning and end.")
         template = str(tokenizer.chat_template or "")
-        found = next((pair for pair in _KNOWN if pair[1] in template), None)
-        if found is None:
+        pairs = [tuple(given)] if given else [pair for pair in _KNOWN if pair[1] in template]
+        if not pairs:
             return None
-        begin, end = found
+        begin, end = pairs[0]
         prompt = ""
         with suppress(Exception):  # a template is a program, which may refuse this chat
             prompt = tokenizer.apply_chat_template(

@@ -118,6 +118,7 @@ def filter_trajectories(
     tokenizer: PreTrainedTokenizerBase,
     reward_funcs: RewardFunction | list[RewardFunction],
     min_reward: float = 1.0,
+    thought_markers: list[str] | None = None,
 ) -> "Dataset":
     r"""
     Returns the trajectories with a reward of at least `min_reward` from every reward function, and logs their number.
@@ -131,9 +132,11 @@ def filter_trajectories(
             Functions with TRL's signature: called with `prompts`, `completions`, `completion_ids` and all other
             columns as keyword arguments, they return one reward per row, or `None` for rows that they do not apply
             to. For instance [`numeric_answer_reward`] or `trl.rewards.accuracy_reward`. Completions are texts if the
-            prompts are, else lists with one assistant message, without the thought before the answer.
+            prompts are, else lists with one assistant message.
         min_reward (`float`, *optional*, defaults to 1.0):
             The lowest reward of kept rows. Rows for which all functions return `None` are dropped.
+        thought_markers (`list[str]`, *optional*):
+            What a thought, which the functions do not see, begins and ends with. By default as in the chat template.
 
     Returns:
         `datasets.Dataset`: the kept rows, unchanged.
@@ -146,7 +149,7 @@ def filter_trajectories(
             f"`dataset` must have the column `completion_ids`, got {dataset.column_names}. "
             "Make it with `generate_trajectories`."
         )
-    markers = ThoughtMarkers.of(tokenizer, common_chat_template_kwargs(dataset))
+    markers = ThoughtMarkers.of(tokenizer, thought_markers, common_chat_template_kwargs(dataset))
     rewards = score_completions(dataset, tokenizer, reward_funcs, markers)
     kept = [row for row, reward in enumerate(rewards) if reward is not None and reward >= min_reward]
     logger.info(f"Kept {len(kept)} of {len(dataset)} trajectories, dropped {len(dataset) - len(kept)}.")

@@ -97,7 +97,7 @@ def evaluate_answers(
         ids = answer.tokens[: answer.num_tokens].tolist()
         completion_ids.append(ids)
         costs.append(DecodingCost.of_tokens(ids, answer.nfe, config.eos_token_ids))
-    markers = ThoughtMarkers.of(answerer.tokenizer, config.chat_template_kwargs)
+    markers = ThoughtMarkers.of(answerer.tokenizer, config.thought_markers, config.chat_template_kwargs)
     answered = dataset.add_column("completion_ids", completion_ids)
     rewards = score_completions(answered, answerer.tokenizer, reward_funcs, markers)
     return Evaluation([reward is not None and reward >= 1 for reward in rewards], costs, seconds)

@@ -254,7 +254,7 @@ class Completion:
         self._tools, must_call = _read_tools(body)
         schema = _read_schema(body, self._tools, must_call, config, served)
         arguments = (config.chat_template_kwargs or {}) | body.chat_template_kwargs
-        self._markers = None if schema else ThoughtMarkers.of(tokenizer, arguments)
+        self._markers = None if schema else ThoughtMarkers.of(tokenizer, config.thought_markers, arguments)
         # An answer that must call follows a schema, whether the template shows the tools or not.
         if self._tools and (not must_call or re.search(r"\btools\b", tokenizer.get_chat_template(tools=self._tools))):
             arguments = arguments | {"tools": self._tools}

@@ -130,7 +130,8 @@ class DiffusionHarnessLM(TemplateLM):
         given = {**settings, "chat_template_kwargs": given or None}
         self._resolved = resolve(self.model, DiffusionGenerationConfig(**given), self.tokenizer)
         self.chat_template_args = self._resolved.chat_template_kwargs or {}
-        self._markers = ThoughtMarkers.of(self.tokenizer, self.chat_template_args)
+        markers = (self._resolved.thought_markers, self.chat_template_args)
+        self._markers = ThoughtMarkers.of(self.tokenizer, *markers)
         self.costs: Costs = {}
         self._chats: set[str] = set()
 
