@@ -166,12 +166,14 @@ class Windows(WholeCanvas):
         if self.suffix_is_cached or num_after is None:
             num_after = 0 if self.suffix_is_cached else canvas.width
         edges = map(canvas.open_edges, rows)
-        size = max(min(end + num_after, canvas.width) - max(start - lead, 0) for start, end in edges)
+        sizes = [min(end + num_after, canvas.width) - max(start - lead, 0) for start, end in edges]
+        size, is_exact = max(sizes), not lead and min(sizes) == max(sizes)
         start = (canvas.block < canvas.open_from[:, None]).sum(dim=1, keepdim=True)
         end = self.open_ends() + num_after
         start, end = (start, end) if index is None else (start[index], end[index])
         columns = (start - lead).clamp(0, canvas.width - size) + canvas.column_ids[:size]
-        return self._pass(index, columns, wanted, canvas.width, kept=(columns >= start) & (columns < end))
+        kept = None if is_exact else (columns >= start) & (columns < end)
+        return self._pass(index, columns, wanted, canvas.width, kept=kept)
 
 
 class Blocks(WholeCanvas):
