@@ -15,7 +15,6 @@ from torch import nn
 from transformers import (
     AutoModelForMaskedLM,
     DiffusionGemmaConfig,
-    DiffusionGemmaForBlockDiffusion,
     ModernBertConfig,
     ModernBertForMaskedLM,
     PreTrainedConfig,
@@ -39,6 +38,7 @@ from hf_dparallel import (
     SDARForMaskedDiffusion,
     SDARMoeForMaskedDiffusion,
 )
+from hf_dparallel.experimental.diffusion_gemma.modeling import DiffusionGemmaForBlockDiffusion
 from hf_dparallel_rules.settings import SettingError
 
 

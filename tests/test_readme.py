@@ -73,8 +73,10 @@ def modern_bert(tmp_path_factory) -> str:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page) and page not in RUN_ELSEWHERE])
-def test_python_runs(page, modern_bert, capsys, tmp_path):
-    names = run_blocks(page, {"answerdotai/ModernBERT-base": modern_bert})
+def test_python_runs(page, modern_bert, golden_dir, capsys, tmp_path):
+    gemma = str(golden_dir / "diffusion_gemma" / "model")
+    hub = {"answerdotai/ModernBERT-base": modern_bert, "google/diffusiongemma-26B-A4B-it": gemma}
+    names = run_blocks(page, hub)
     check = CHECKS.get(page)
     if check is not None:
         check(names, capsys.readouterr().out, tmp_path)
