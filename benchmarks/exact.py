@@ -359,6 +359,7 @@ class Bench:
     def guide(self, run: Run) -> dict[str, Any]:
         """Counts passes where requests follow a JSON schema, whose fixed text takes no pass (JSON fast-forward)."""
 
+        @torch.no_grad()
         def make() -> dict[str, Any]:
             student, tokenizer, limit = self.student(run, torch.float32), self.tokenizer(), LENGTHS[run.task]
             prompts, _ = self.prompts(run.task, "test", self.args.test_prompts)

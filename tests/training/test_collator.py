@@ -286,3 +286,12 @@ def test_a_row_without_completion():
 def test_windows_of_a_causal_past_have_a_mask():
     with refuses("block_length", "at least 2"):
         WindowCollator(MASK, EOS, block_length=1)
+
+
+def test_masks_further_from_the_beginning_of_a_window_weigh_less():
+    collator = WindowCollator(MASK, EOS, block_length=4)
+    batch = collator(
+        [{"prompt_ids": [1, 2], "completion_ids": [3, 4, 5, 6, 7]}, {"prompt_ids": [1], "completion_ids": [2]}]
+    )
+    assert batch["weights"].shape == batch["labels"].shape == (2, 6)
+    torch.testing.assert_close(batch["weights"][0], torch.tensor([1, 0.8, 0.64, 1, 0.8, 0.64]))

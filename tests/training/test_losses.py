@@ -7,9 +7,12 @@ from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import certainty_forcing_loss
 from hf_dparallel.training.losses import row_terms
-from hf_dparallel.training.objective import Objective
+from hf_dparallel.training.objective import Objective, sum_by_row
 
 from .helpers import naive_terms
+
+
+OBJECTIVE = Objective()
 
 
 def make_case(rows=5, length=11, vocab_size=13, seed=0):
@@ -41,6 +44,18 @@ def test_terms_match_the_naive_loop(temperature, seed):
     entropy = -(probs * probs.log()).sum(dim=-1)
     expected = (entropy * scored).sum(dim=1) / scored.sum(dim=1).clamp(min=1)
     torch.testing.assert_close(terms.entropy.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_weight_counts_a_token_that_often():
+    logits, labels = make_case()
+    weights = torch.randint(1, 3, labels.shape, generator=torch.Generator().manual_seed(1))
+    again = labels.masked_fill(weights == 1, -100)
+    plain, twice = row_terms(OBJECTIVE, logits, labels), torch.cat([labels, again], dim=1)
+    expected = row_terms(OBJECTIVE, logits.repeat(1, 2, 1), twice)
+    scored = labels != -100
+    terms = sum_by_row(OBJECTIVE.token_terms(logits[scored], labels[scored]), labels, weights.float())
+    torch.testing.assert_close(terms.losses, expected.losses)
+    assert not torch.equal(terms.losses, plain.losses) and torch.equal(terms.num_correct, plain.num_correct)
 
 
 @pytest.mark.parametrize("weights", [{}, {"certainty_weight": 0.5, "consistency_weight": 3.0}])

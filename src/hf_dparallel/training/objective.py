@@ -81,8 +81,11 @@ class Objective:
         return sum(weight * loss for weight, loss in zip(self.weights.values(), terms.losses.unbind(1), strict=True))
 
 
-def sum_by_row(terms: TokenTerms, labels: torch.Tensor) -> RowTerms:
-    """Returns the terms of each row of `labels` from the [`TokenTerms`] of all scored tokens, in row-major order."""
+def sum_by_row(terms: TokenTerms, labels: torch.Tensor, weights: torch.Tensor | None = None) -> RowTerms:
+    """Returns the terms of each row of `labels` from the [`TokenTerms`] of all scored tokens, in row-major order.
+
+    With `weights`, of the shape of `labels`, losses are weighted means.
+    """
     if terms.losses.dtype != torch.float32:
         raise ValueError(
             f"`terms` must be float32, got {terms.losses.dtype}: something between the model and its loss rounds what "
@@ -97,7 +100,9 @@ def sum_by_row(terms: TokenTerms, labels: torch.Tensor) -> RowTerms:
 
     numbers = row_sum(counted.float())
     num_masked, num_correct = numbers[:, 0], numbers[:, 1]
-    means = row_sum(losses * counted) / numbers.clamp(min=1)
+    counted = counted if weights is None else counted * weights[labels != IGNORE_INDEX][:, None]
+    # A sum of 0 has no token that counts.
+    means = row_sum(losses * counted) / row_sum(counted.float()).clamp(min=1e-9)
     return RowTerms(means, num_masked, num_correct, row_sum(entropy) / num_masked.clamp(min=1))
 
 

@@ -238,13 +238,13 @@ class CertaintyForcingTrainer(Trainer):
         mean over them. `return_outputs` adds the [`RowTerms`].
         """
         labels, objective = inputs["labels"], self.args.objective
-        given = {name: value for name, value in inputs.items() if name != "labels"}
+        given = {name: value for name, value in inputs.items() if name not in ("labels", "weights")}
         scored = labels != IGNORE_INDEX
         by_token = base_model(self.model).score(given, scored, objective.token_terms, labels, forward=model)
-        is_autoregressive = "autoregressive" in objective.weights
-        terms = (
-            sum_copies(by_token, labels, inputs["num_noisy"]) if is_autoregressive else sum_by_row(by_token, labels)
-        )
+        if "autoregressive" in objective.weights:
+            terms = sum_copies(by_token, labels, inputs["num_noisy"])
+        else:
+            terms = sum_by_row(by_token, labels, inputs.get("weights"))
         values = log_values(terms, self._num_views)
         num_sequences = len(values)
         if not model.training:

@@ -13,6 +13,10 @@ from .collator import DataCollatorForSemiAutoregressiveMasking
 from .objective import IGNORE_INDEX
 
 
+# The weight of a mask in the loss, as a part of the weight of the mask before it.
+_DECAY = 0.8
+
+
 @dataclass
 class WindowCollator(DataCollatorForSemiAutoregressiveMasking):
     r"""
@@ -41,7 +45,8 @@ class WindowCollator(DataCollatorForSemiAutoregressiveMasking):
         Returns:
             `dict` of `torch.LongTensor`s. Of shape `(len(examples), num_masks)`: `input_ids`, all masks;
             `position_ids`; `window`, the position at which the window of each mask begins; `labels`, -100 after the
-            end of the answer. Of shape `(len(examples), length)`: `past_ids`, the tokens, padded on the right.
+            end of the answer; `weights` of the loss. Of shape `(len(examples), length)`: `past_ids`, the tokens,
+            padded on the right.
         """
         past_ids, starts = zip(*map(self._windows, examples), strict=True)
         lengths = torch.tensor([len(ids) for ids in past_ids])[:, None]
@@ -49,7 +54,8 @@ class WindowCollator(DataCollatorForSemiAutoregressiveMasking):
         # Rows with fewer windows have some behind their end, which predict nothing.
         window = pad_sequence(list(starts), batch_first=True, padding_value=past_ids.shape[1])
         window = window.repeat_interleave(self.block_length - 1, dim=1)
-        position_ids = window + torch.arange(self.block_length - 1).repeat(window.shape[1] // (self.block_length - 1))
+        offsets = torch.arange(self.block_length - 1).repeat(window.shape[1] // (self.block_length - 1))
+        position_ids = window + offsets
         predicted = position_ids + 1
         labels = past_ids.gather(1, predicted.clamp(max=past_ids.shape[1] - 1))
         return {
@@ -57,6 +63,8 @@ class WindowCollator(DataCollatorForSemiAutoregressiveMasking):
             "position_ids": position_ids,
             "window": window,
             "labels": labels.masked_fill(predicted >= lengths, IGNORE_INDEX),
+            # A prediction is of use only if all before it in its window are right (https://huggingface.co/papers/2606.11552).
+            "weights": _DECAY ** offsets.expand_as(window),
             "past_ids": past_ids,
         }
 
