@@ -9,7 +9,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import processors
 
 from hf_dparallel.data.dataset import prepare_dataset, tokenize_row
-from hf_dparallel.data.prompts import encode_prompt, encode_text, read_example, render_chat, tokenize_prompts
+from hf_dparallel.data.prompts import (
+    encode_prompt,
+    encode_text,
+    read_example,
+    read_messages,
+    render_chat,
+    tokenize_prompts,
+)
 
 from ..fixtures.chat_templates import TEMPLATES, make_byte_tokenizer
 
@@ -129,6 +136,11 @@ REFUSED = [
     ({"prompt": " "}, "`prompt` has an empty prompt"),
     ({"instruction": "Add.", "output": "4"}, r"needs the columns .* It has \['instruction', 'output'\]"),
 ]
+
+
+def test_a_chat_goes_on_after_an_empty_answer():
+    chat = [USER, say("assistant", ""), USER]
+    assert read_messages(chat, "messages") == chat
 
 
 @pytest.mark.parametrize(("row", "message"), REFUSED)

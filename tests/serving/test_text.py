@@ -62,11 +62,19 @@ def test_half_a_character_at_the_very_end_is_shown(byte_tokenizer):
     assert answer.text == "a\ufffd"
 
 
-def test_log_probabilities_of_tokens(byte_tokenizer):
+def test_log_probabilities_of_tokens(served, byte_tokenizer):
     """The tokens joined are the text; special tokens are not part of it, and parts of a character have no bytes."""
-    tokens = byte_tokenizer("a é\n<eos>")["input_ids"]
-    measured = [(token, TokenLogprobs(-0.5, [(tokens[0], -float("inf"))])) for token in tokens]
-    entries = logprobs_to_json(byte_tokenizer, measured)
-    assert [entry["token"] for entry in entries] == ["a", " ", "\ufffd", "\ufffd", "\n", "<eos>"]
-    assert [entry["bytes"] for entry in entries] == [[97], [32], None, None, [10], []]
-    assert all(entry["logprob"] == -0.5 and entry["top_logprobs"][0]["logprob"] == -9999.0 for entry in entries)
+    for tokenizer, text in ((byte_tokenizer, "a é\n<eos>"), (served.tokenizer, "Mia has 14 pens . <|eot_id|>")):
+        tokens = tokenizer(text)["input_ids"]
+        measured = [(token, TokenLogprobs(-0.5, [(tokens[0], -float("inf"))])) for token in tokens]
+        entries = logprobs_to_json(tokenizer, [], measured[:2]) + logprobs_to_json(
+            tokenizer, tokens[1:2], measured[2:]
+        )
+        special = text[text.index("<") :]
+        plain = tokenizer.decode(tokens, skip_special_tokens=True)
+        assert "".join(entry["token"] for entry in entries).replace("\ufffd\ufffd", "é") == plain + special
+        parts = {"\ufffd": None, special: []}
+        for entry in entries:
+            expected = parts.get(entry["token"], list(entry["token"].encode()))
+            assert (entry["bytes"], entry["logprob"]) == (expected, -0.5)
+            assert [each["logprob"] for each in entry["top_logprobs"]] == [-9999.0]

@@ -97,7 +97,8 @@ def read_messages(value: Any, name: str) -> list[Message]:
     if not isinstance(value, list):
         got = f"{type(value).__name__} {str(value)[:60]!r}"
         raise ValueError(f"`{name}` must be a list of messages with `role` and `content`, got the {got}.")
-    return [_read_message(message, f"Message {number} of `{name}`") for number, message in enumerate(value)]
+    last = len(value) - 1
+    return [_read_message(message, f"Message {n} of `{name}`", n == last) for n, message in enumerate(value)]
 
 
 def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -228,7 +229,7 @@ def errors_of_row(number: int, name: str) -> Iterator[None]:
         raise ValueError(f"Row {number} of `{name}`: {error}") from error
 
 
-def _read_message(message: Any, where: str) -> Message:
+def _read_message(message: Any, where: str, is_last: bool) -> Message:
     if not isinstance(message, Mapping):
         raise ValueError(f"{where} must have `role` and `content`, got {str(message)[:60]!r}.")
     # `datasets` gives every message the keys of all.
@@ -244,7 +245,7 @@ def _read_message(message: Any, where: str) -> Message:
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise ValueError(f"{where} must have a text as `{names[1]}`, got {content!r}.")
-    is_text_needed = role == "user" or (role == "assistant" and not any(map(rest.get, _INSTEAD_OF_TEXT)))
+    is_text_needed = role == "user" or (is_last and role == "assistant" and not any(map(rest.get, _INSTEAD_OF_TEXT)))
     if is_text_needed and not content.strip():
         raise ValueError(f"{where}, of the {role}, must not be empty: `{names[1]}` is {message.get(names[1])!r}.")
     return {"role": role, "content": content, **rest}

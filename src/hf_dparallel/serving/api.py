@@ -279,6 +279,7 @@ class Completion:
     def add(self, progress: Progress) -> dict[str, Any]:
         """Adds the tokens of a pass, and returns what is new for the client, as the choice of a chunk."""
         text, num_tokens, num_sent = self.text, len(self.text.tokens), (len(self.thought), len(self.content))
+        before = text.tokens[-1:]
         text.add(progress.tokens, progress.finish_reason is not None)
         self.nfe, self.finish_reason = progress.nfe, "stop" if text.is_stopped else progress.finish_reason
         is_whole = self.finish_reason is not None
@@ -289,7 +290,7 @@ class Completion:
             self.finish_reason = "tool_calls"
         # A stop string may have ended the answer before the last of the tokens.
         measured = zip(text.tokens[num_tokens:], progress.logprobs, strict=False)
-        logprobs = logprobs_to_json(text.tokenizer, measured)
+        logprobs = logprobs_to_json(text.tokenizer, before, measured)
         self.logprobs += logprobs
         return self._choice("delta", self.thought[num_sent[0] :], self.content[num_sent[1] :], logprobs)
 

@@ -2,6 +2,7 @@
 """From tokens to text and log-probabilities, while they come in."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from tokenizers.decoders import DecodeStream
@@ -53,21 +54,29 @@ def num_begun(text: str, strings: Iterable[str]) -> int:
 
 
 def logprobs_to_json(
-    tokenizer: PreTrainedTokenizerBase, tokens: Iterable[tuple[int, TokenLogprobs]]
+    tokenizer: PreTrainedTokenizerBase, before: list[int], tokens: Iterable[tuple[int, TokenLogprobs]]
 ) -> list[dict[str, Any]]:
-    """Returns OpenAI's log-probability object of each token.
+    """Returns OpenAI's log-probability object of each token. `before` is the token that precedes them, or empty.
 
     Special tokens are not part of the text of an answer and have no bytes; parts of a character have `None`.
     """
 
     def entry(token_id: int, logprob: float) -> dict[str, Any]:
-        text = tokenizer.backend_tokenizer.decode([token_id], skip_special_tokens=False)
-        added = tokenizer.added_tokens_decoder.get(token_id)
-        content = [] if added and added.special else None if "\ufffd" in text else list(text.encode())
+        text, added = _following(tokenizer, before, token_id), tokenizer.added_tokens_decoder.get(token_id)
+        content = None if "\ufffd" in text else list(text.encode())
         # JSON has no minus infinity.
-        return {"token": text, "bytes": content, "logprob": max(logprob, -9999.0)}
+        return {"token": text or (added.content if added else ""), "bytes": content, "logprob": max(logprob, -9999.0)}
 
-    return [
-        entry(token, measured.logprob) | {"top_logprobs": [entry(*each) for each in measured.top]}
-        for token, measured in tokens
-    ]
+    entries = []
+    for token, measured in tokens:
+        likeliest = [entry(*each) for each in measured.top]
+        entries.append(entry(token, measured.logprob) | {"top_logprobs": likeliest})
+        before = [token]
+    return entries
+
+
+def _following(tokenizer: PreTrainedTokenizerBase, before: list[int], token: int) -> str:
+    """Returns the text of a token after another one, which decides whether it begins with a space."""
+    decode = partial(tokenizer.backend_tokenizer.decode, skip_special_tokens=True)
+    text = decode(before)
+    return decode([token]) if text.endswith("\ufffd") else decode([*before, token])[len(text) :]
