@@ -503,9 +503,13 @@ def ratio(rows: list[Any]) -> float:
 
 
 def interval(outcomes: list[dict[str, Any]]) -> list[float]:
-    """Returns the 95 % bootstrap interval of tokens over passes, with the prompts drawn again 1,000 times."""
-    draws = [random.Random(seed).choices(outcomes, k=len(outcomes)) for seed in range(1000)]
-    ratios = sorted(sum(row["tokens"] for row in rows) / sum(row["passes"] for row in rows) for rows in draws)
+    """Returns the 95 % bootstrap interval of tokens over passes, with the wordings drawn again 1,000 times."""
+    wordings: dict[int, list[dict[str, Any]]] = {}
+    for row in outcomes:
+        wordings.setdefault(row["wording"], []).append(row)
+    groups = [(sum(row["tokens"] for row in rows), sum(row["passes"] for row in rows)) for rows in wordings.values()]
+    draws = [random.Random(seed).choices(groups, k=len(groups)) for seed in range(1000)]
+    ratios = sorted(sum(tokens for tokens, _ in draw) / sum(passes for _, passes in draw) for draw in draws)
     return [ratios[25], ratios[974]]
 
 

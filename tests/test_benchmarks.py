@@ -134,6 +134,14 @@ def test_the_tasks_of_exact_decoding_share_no_prompt_between_splits(task):
     assert not prompts["test"] & (prompts["train"] | prompts["tune"])
 
 
+def test_the_intervals_of_exact_decoding_are_those_of_its_outcomes():
+    exact = importlib.import_module("exact")
+    for row in json.loads((BENCHMARKS / "results" / "exact_h100.json").read_text())["check"].values():
+        columns = [map(int, numbers.split()) for numbers in row["outcomes"].values()]
+        outcomes = [dict(zip(row["outcomes"], values, strict=True)) for values in zip(*columns, strict=True)]
+        assert exact.interval(outcomes) == pytest.approx(row["interval"])
+
+
 def test_exact_decoding_counts_the_same_json_and_the_last_number_as_right():
     is_right = importlib.import_module("exact_tasks").is_right
     assert is_right("requests", '{"a": 1, "b": 2}', '{"b": 2, "a": 1}')
