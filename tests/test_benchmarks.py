@@ -85,7 +85,7 @@ def test_the_gpu_kit_measures_and_makes_tables(gpu_kit, tmp_path, monkeypatch):
     assert "error" not in json.dumps(results)
     cells = cells_of(gpu_kit("--table"))
     by_setting = {tuple(row[:6]): row for row in cells}
-    for cache, compiled in (("prefix", "False"), ("dual", "True")):
+    for cache, compiled in (("prefix", "False"), ("none", "True")):
         assert ("tiny", cache, compiled, "8", "2", "3") in by_setting
     assert {key[1] for key in by_setting if key[:1] == ("tiny-sdar",)} == {"block", "none"}
     assert [row[1] for row in cells if row[:1] == ["tiny"] and len(row) == 5] == ["False", "True"]

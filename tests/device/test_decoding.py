@@ -60,7 +60,7 @@ CASES = {
     "infilling": {"prompts": INFILLING, "max_new_tokens": 0},
     "infilling, prefix": {"prompts": INFILLING, "max_new_tokens": 0, "cache_implementation": "prefix"},
     "infilling, certainty": {
-        "prompts": [[2, 3, 4], *INFILLING],  # the first has nothing to fill in
+        "prompts": INFILLING,
         "max_new_tokens": 0,
         "output_certainty": True,
     },
