@@ -2,7 +2,10 @@
 """What a pass computes: its columns, and that these are enough for the tokens that it scores."""
 
 import pytest
+import torch
 
+from hf_dparallel.generation.configuration import resolve
+from hf_dparallel.generation.exact import make_decoder
 from hf_dparallel.models.backbones import CACHE_ARGUMENT
 
 from ..helpers import left_padded, make_block_a2d, make_fast_dllm, make_llada, make_nemotron, make_sdar
@@ -66,3 +69,25 @@ def test_a_long_prompt_is_stored_in_runs_with_small_masks(monkeypatch, make, ori
     model.model.layers[0].register_forward_pre_hook(record, with_kwargs=True)
     assert [(row.tokens.tolist(), row.nfe) for row in model.generate_many(prompts, **kwargs)] == expected
     assert max(lines) == 16 and lines.count(16) > 5
+
+
+@pytest.mark.parametrize("make", [make_sdar, make_block_a2d, make_fast_dllm, make_nemotron])
+def test_rows_at_different_blocks_are_stored_anew(monkeypatch, make):
+    model, rows = make().double(), {}
+    prompts = [torch.tensor([2 + (7 * row + k) % 60 for k in range(length)]) for row, length in enumerate((50, 33))]
+    kwargs = SETTINGS | {"max_new_tokens": 40, "entropy_threshold": 1.0}
+    expected = [(row.tokens.tolist(), row.nfe) for row in model.generate_many(prompts, **kwargs)]
+    monkeypatch.setattr("hf_dparallel.generation.plan._LONGEST_RUN", 16)
+    decoder = make_decoder(model, resolve(model, **kwargs), [])
+    decoder.add_prompts({0: prompts[0]})
+    with torch.no_grad():
+        while decoder.canvas.status[0].open_from < 7:
+            decoder.step()
+        decoder.add_prompts({1: prompts[1]})
+        for _ in range(2):
+            decoder.step()
+        # As after a pass that did not fit into memory.
+        decoder.runner.forget()
+        while decoder:
+            rows |= {row.index: (row.tokens.tolist(), row.nfe) for row in decoder.step()}
+    assert [rows[0], rows[1]] == expected

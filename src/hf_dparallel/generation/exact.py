@@ -61,8 +61,8 @@ class MaskWindows(Blocks):
         before = wanted[:, :1] - 1 + canvas.column_ids[: wanted.shape[1]]
         return torch.cat([before, masks], dim=1)
 
-    def _runs(self, columns: slice) -> list[slice]:
-        return super()._runs(columns) if self.is_cached else [columns]
+    def _runs(self, columns: slice, first: int) -> list[slice]:
+        return super()._runs(columns, first) if self.is_cached else [columns]
 
     def _pass(self, *args, **kwargs) -> Pass:
         planned = super()._pass(*args, **kwargs)

@@ -227,22 +227,23 @@ class Blocks(WholeCanvas):
         size = max(end - start for start, end in zip(starts, ends, strict=True))
         shared = slice(min(starts), max(ends))
         if shared.stop - shared.start < 2 * size:
-            *runs, last = self._runs(shared)
+            # Scores come from the last run, the column before the open blocks included.
+            *runs, last = self._runs(shared, min(canvas.open_edges(row)[0] for row in rows) - 1)
             stored = [self._shared(index, wanted[:, :0], run, run.stop) for run in runs]
             return [*stored, self._shared(index, wanted, last, last.stop)]
         first = (self.open_ends() + self.num_after - size).clamp(min=0)
         columns = (first if index is None else first[index]) + canvas.column_ids[:size]
         return [self._pass(index, columns, wanted, shared.stop)]
 
-    def _runs(self, columns: slice) -> list[slice]:
-        """Cuts columns into runs, of which the last has all open blocks.
+    def _runs(self, columns: slice, first: int) -> list[slice]:
+        """Cuts columns into runs, of which the last has all from column `first` on.
 
         A block that is cut is computed again by the next run, as a whole. Where blocks choose their experts, none is.
         """
         start, block_length = columns.start, self.canvas.config.block_length
         longest, runs = max(_LONGEST_RUN, 4 * block_length), []
-        while moves_blocks(self.model) and columns.stop - start > longest:
-            stop = min(start + longest, columns.stop - 3 * block_length)
+        while moves_blocks(self.model) and columns.stop - start > longest and first - start > block_length:
+            stop = min(start + longest, first)
             runs.append(slice(start, stop))
             start = stop - block_length
         return [*runs, slice(start, columns.stop)]
