@@ -429,6 +429,17 @@ def test_a_gate_gives_what_the_offsets_of_peft_give():
     assert gate_adapters(model) is None
 
 
+def test_dropout_of_one_adapter_does_not_reach_another():
+    model, ids = make_model().train(), torch.randint(2, MASK, (2, 6))
+    with gate_adapters(model).on(torch.ones_like(ids, dtype=torch.bool)):
+        expected = model(ids).logits
+    # It changes nothing itself: half of its weights are 0 at first.
+    model.add_adapter(LoraConfig(**LORA, lora_dropout=0.9), "before")
+    model.set_adapter(["before", "default"])
+    with gate_adapters(model).on(torch.ones_like(ids, dtype=torch.bool)):
+        torch.testing.assert_close(model(ids).logits, expected)
+
+
 def test_free_decoding_commits_what_masks_propose_in_fewer_passes():
     model, prompts = make_model(), make_ragged(6, seed=7)
     exact, _ = decode(model, prompts, min_new_tokens=30)

@@ -44,8 +44,8 @@ class MaskGate:
             self._is_mask = self._is_mask.to(result)
             for lora_a, lora_b, dropout, scaling in adapters:
                 # Without the overhead of calling modules.
-                x = dropout(x.to(lora_a.weight.dtype))
-                delta = linear(linear(x, lora_a.weight), lora_b.weight)
+                own = dropout(x.to(lora_a.weight.dtype))
+                delta = linear(linear(own, lora_a.weight), lora_b.weight)
                 result = torch.addcmul(result, delta.to(result.dtype), self._is_mask, value=scaling)
             return result
 
