@@ -256,7 +256,7 @@ class Bench:
             seed=run.seed,
             max_steps=run.steps,
             per_device_train_batch_size=self.args.batch_size,
-            learning_rate=1e-3,
+            learning_rate=3e-3,
             lr_scheduler_type="cosine",
             warmup_steps=10,
             bf16=self.args.bf16,
