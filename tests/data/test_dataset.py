@@ -8,6 +8,7 @@ from transformers.utils import logging
 from hf_dparallel.data.dataset import prepare_dataset, tokenize_row
 
 from ..fixtures.chat_templates import TEMPLATES, make_byte_tokenizer
+from ..helpers import make_tokenizer
 
 
 LLADA = TEMPLATES["llada"]
@@ -116,3 +117,8 @@ def test_rows_are_checked():
     rows = Dataset.from_dict({"prompt_ids": [[1], [1]], "completion_ids": [[2], [3]]})
     with pytest.raises(ValueError, match="Row 1 of `rows`: It must not be 3."):
         prepare_dataset(rows, "rows", None, check_row=check)
+
+
+def test_blank_completions_are_refused():
+    with pytest.raises(ValueError, match="must not be blank"):
+        tokenize_row({"prompt": "5", "completion": "  "}, make_tokenizer())

@@ -97,6 +97,8 @@ def tokenize_row(
             "It has a prompt and no `completion`, and `messages` must end with a message of the assistant. If these "
             "are prompts, let the teacher answer them first: `hf-dparallel trajectories`."
         )
+    if isinstance(example.completion, str) and not example.completion.strip():
+        raise ValueError("`completion` must not be blank. Drop such rows.")
     if isinstance(example.prompt, str) != isinstance(example.completion, str):
         raise ValueError("`prompt` and `completion` must both be texts, or both lists of messages.")
     prompt_ids = encode_prompt(processing_class, example, chat_template_kwargs)
