@@ -202,6 +202,14 @@ def test_a_diffusion_model_is_refused(tmp_path):
         convert_to_diffusion(str(tmp_path))
 
 
+def test_an_adapter_and_a_loaded_model_are_refused(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with refuses("name", "is an adapter. Convert its base model"):
+        convert_to_diffusion(str(tmp_path))
+    with refuses("name", "is no folder and no name on the Hub. Save the model first."):
+        convert_to_diffusion(make_llada())
+
+
 def test_a_block_without_tokens_is_refused(tmp_path):
     with refuses("block_length"):
         convert_to_diffusion(str(tmp_path), block_length=0)

@@ -1,10 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Converts autoregressive checkpoints to masked diffusion models with the same weights, to train as teachers."""
 
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.utils import ADAPTER_CONFIG_NAME
 
 from hf_dparallel_rules.settings import SETTINGS, SettingError
 
@@ -81,6 +84,12 @@ def convert_to_diffusion(
     is_autoregressive = attention == "causal_past"
     if is_autoregressive and block_length is None:
         block_length = 16
+    if not isinstance(name, str | os.PathLike):
+        raise SettingError("name", type(name).__name__, "is no folder and no name on the Hub", "Save the model first.")
+    if Path(name, ADAPTER_CONFIG_NAME).is_file():
+        raise SettingError(
+            "name", str(name), "is an adapter", "Convert its base model, or save the merged model first."
+        )
     where = {"revision": kwargs.get("revision", "main"), "trust_remote_code": False}
     config = AutoConfig.from_pretrained(name, **where)
     _check_source(name, config)
