@@ -159,6 +159,19 @@ def test_report_has_the_rows_of_the_contract(demo):
     assert (output_dir / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_run_that_is_killed_leaves_no_report_of_another(tmp_path, monkeypatch):
+    for name in ("report.json", "report.md", "curves.png"):
+        (tmp_path / name).write_text("of another run")
+
+    def stop(**kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "load_teacher", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_demo(DemoConfig(str(tmp_path)))
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_adapter_and_its_recipe_load_again(demo):
     report, output_dir = demo
     teacher, tokenizer = load_teacher(torch.float32)

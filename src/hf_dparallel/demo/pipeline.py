@@ -17,7 +17,7 @@ from ..evaluation.rows import make_rows
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..inspection.plots import plot_tradeoff
-from ..reports import TABLE_METRICS, results_table, write_report
+from ..reports import REPORT_NAME, TABLE_METRICS, results_table, write_report
 from . import TEACHER, word_problem_dataset
 
 
@@ -72,6 +72,8 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     set_seed(config.seed)
     output_dir = Path(config.output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
+    for name in (REPORT_NAME, "report.md", "curves.png"):
+        (output_dir / name).unlink(missing_ok=True)  # of another run, if this one is killed
     teacher, tokenizer = load_teacher(path=config.teacher)
     by_teacher = Answerer(teacher, tokenizer, _recipe({}), config.batch_size)
     tuning = word_problem_dataset(config.num_tuning_problems, config.seed + 1, split="test")
