@@ -98,11 +98,13 @@ def sum_by_row(terms: TokenTerms, labels: torch.Tensor, weights: torch.Tensor | 
     def row_sum(values: torch.Tensor) -> torch.Tensor:
         return values.new_zeros(len(labels), *values.shape[1:]).index_add(0, rows, values)
 
-    numbers = row_sum(counted.float())
+    numbers = totals = row_sum(counted.float())
     num_masked, num_correct = numbers[:, 0], numbers[:, 1]
-    counted = counted if weights is None else counted * weights[labels != IGNORE_INDEX][:, None]
+    if weights is not None:
+        counted = counted * weights[labels != IGNORE_INDEX][:, None]
+        totals = row_sum(counted)
     # A sum of 0 has no token that counts.
-    means = row_sum(losses * counted) / row_sum(counted.float()).clamp(min=1e-9)
+    means = row_sum(losses * counted) / totals.clamp(min=1e-9)
     return RowTerms(means, num_masked, num_correct, row_sum(entropy) / num_masked.clamp(min=1))
 
 
