@@ -55,11 +55,9 @@ def trajectories_command(output_dir: str, reward: str, ray_actors: int | None, *
     path = Path(output_dir, FILTERED_NAME)
     if state.is_main_process:
         path.unlink(missing_ok=True)  # of another reward
-    kept = (
-        rows
-        if reward_function is None
-        else filter_trajectories(rows, tokenizer, reward_function, thought_markers=settings.thought_markers)
-    )
+    kept = rows
+    if reward_function is not None:
+        kept = filter_trajectories(rows, tokenizer, reward_function, thought_markers=settings.thought_markers)
     if state.is_main_process:
         write_rows(path, kept)
         click.echo(
