@@ -45,6 +45,7 @@ from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, conver
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.exact import make_decoder
+from hf_dparallel.generation.slots import SlotDecoder
 from hf_dparallel.reports import write_json
 from hf_dparallel.serving.json import JsonPart, compile_schema
 
@@ -359,38 +360,25 @@ class Bench:
     def guide(self, run: Run) -> dict[str, Any]:
         """Counts passes where requests follow a JSON schema, whose fixed text takes no pass (JSON fast-forward)."""
 
-        @torch.no_grad()
         def make() -> dict[str, Any]:
             student, tokenizer, limit = self.student(run, torch.float32), self.tokenizer(), LENGTHS[run.task]
             prompts, _ = self.prompts(run.task, "test", self.args.test_prompts)
             eos = [tokenizer.eos_token_id]
             schema = request_schema(), None, tokenizer, student.config.vocab_size, eos
-            result: dict[str, Any] = {
-                "run": asdict(run),
-                "prompts": len(prompts),
-                "tokens_per_pass": {},
-                "answers": {},
-            }
+            tokens_per_pass, answers = {}, []
             threshold = float(self.check(run, torch.float32)["threshold"])
             for name, settings in {
                 "plain": {"denoising_steps": limit},
                 "exact": {"confidence_threshold": threshold},
             }.items():
                 config = resolve(student, None, tokenizer, max_new_tokens=limit, **settings)
-                rows: list[Any] = []
-                for start in range(0, len(prompts), self.args.decode_batch):
-                    batch = dict(enumerate(prompts[start : start + self.args.decode_batch]))
-                    guides = {index: SimpleNamespace(json=compile_schema(*schema)) for index in batch}
-                    decoder = make_decoder(student, config, [JsonPart(guides)])
-                    decoder.add_prompts({index: torch.tensor(ids, device=self.device) for index, ids in batch.items()})
-                    done: list[Any] = []
-                    while decoder:
-                        done += decoder.step()
-                    rows += sorted(done, key=lambda row: row.index)
-                result["tokens_per_pass"][name], result["answers"][name] = ratio(rows), tokens_of(rows)
-            plain, exact = result.pop("answers").values()
-            result["equal"] = sum(a == b for a, b in zip(plain, exact, strict=True))
-            return result
+                guides = {index: SimpleNamespace(json=compile_schema(*schema)) for index in range(len(prompts))}
+                decoder = make_decoder(student, config, [JsonPart(guides)])
+                rows = list(SlotDecoder(decoder, prompts, self.args.decode_batch, lambda ids: ids[0].to(self.device)))
+                tokens_per_pass[name] = ratio(rows)
+                answers.append(tokens_of(rows))
+            equal = sum(plain == exact for plain, exact in zip(*answers, strict=True))
+            return {"run": asdict(run), "prompts": len(prompts), "tokens_per_pass": tokens_per_pass, "equal": equal}
 
         return self.once(f"guide-{run.name}", make)
 
