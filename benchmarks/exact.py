@@ -103,6 +103,7 @@ class Arguments:
     prompts: int = field(default=2000, metadata={"help": "Training prompts that the Llama answers."})
     tuning_prompts: int = 100
     test_prompts: int = 1000
+    seed_prompts: int = field(default=1000, metadata={"help": "Test prompts of all but a task's first adapter."})
     agree_prompts: int = field(default=200, metadata={"help": "Test prompts that are answered one at a time."})
     timed_prompts: int = 40
     repetitions: int = field(default=5, metadata={"help": "Turns of the timing."})
@@ -331,8 +332,9 @@ class Bench:
                 result["tuning"][threshold] = ratio(decode(student, prompts, limit, threshold, rows))
             tuning = result["tuning"] or self.check(run, torch.float32)["tuning"]
             result["threshold"] = max(tuning, key=lambda threshold: tuning[threshold])
-            prompts, references = self.prompts(run.task, "test", self.args.test_prompts)
-            expected = self.answers(run.task, "test", self.args.test_prompts)["answers"]
+            count = self.args.test_prompts if run == self.runs(run.task)[0] else self.args.seed_prompts
+            prompts, references = self.prompts(run.task, "test", count)
+            expected = self.answers(run.task, "test", self.args.test_prompts)["answers"][:count]
             if dtype != torch.float32:
                 llama = LlamaForCausalLM.from_pretrained(self.teach(run.task), dtype=dtype).to(self.device).eval()
                 expected = generate(llama, prompts, limit, rows)
