@@ -15,6 +15,7 @@ from torch import nn
 from transformers import (
     AutoModelForMaskedLM,
     DiffusionGemmaConfig,
+    DiffusionGemmaForBlockDiffusion,
     ModernBertConfig,
     ModernBertForMaskedLM,
     PreTrainedConfig,
@@ -38,7 +39,6 @@ from hf_dparallel import (
     SDARForMaskedDiffusion,
     SDARMoeForMaskedDiffusion,
 )
-from hf_dparallel.experimental.diffusion_gemma.modeling import DiffusionGemmaForBlockDiffusion
 from hf_dparallel_rules.settings import SettingError
 
 

@@ -11,7 +11,6 @@ from hf_dparallel_rules.certainty import entropy_from_logits as entropy_from_log
 
 from . import demo as demo
 from ._version import __version__ as __version__
-from .experimental.diffusion_gemma import modeling as _diffusion_gemma  # noqa: F401  (registers it)
 from .generation.configuration import DiffusionGenerationConfig as DiffusionGenerationConfig
 from .generation.mixin import DiffusionGenerationMixin as DiffusionGenerationMixin
 from .generation.output import DiffusionGenerationOutput as DiffusionGenerationOutput

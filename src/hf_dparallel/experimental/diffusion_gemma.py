@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Certainty forcing on top of the published training of DiffusionGemma: a collator, and a trainer."""
+"""Certainty forcing on top of the published training of DiffusionGemma, which transformers decodes."""
 
 import hashlib
 from collections import defaultdict
@@ -13,12 +13,16 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.cache_utils import DynamicCache
 
-from ...attention_masks import make_attention_mask
-from ...models.backbones import CACHE_ARGUMENT
-from ...training.collator import MaskingCallback
-from ...training.losses import row_terms
-from ...training.objective import IGNORE_INDEX, Objective
-from ...training.student import add_adapter, base_model
+from ..attention_masks import make_attention_mask
+from ..models.backbones import CACHE_ARGUMENT
+from ..training.collator import MaskingCallback
+from ..training.losses import row_terms
+from ..training.objective import IGNORE_INDEX, Objective
+from ..training.student import add_adapter, base_model
+
+
+# Layers that an adapter is for by default, as in the published training: linear ones of attention and dense MLPs.
+_TARGET_MODULES = r".*\.(language_model|decoder)\.layers\.\d+\.(self_attn|mlp)\.\w+_proj"
 
 
 @dataclass
@@ -114,7 +118,7 @@ class DiffusionGemmaTrainer(Trainer):
     `certainty_loss` and `encoder_loss` beside `loss`, each the mean over rows.
 
     Args:
-        model ([`DiffusionGemmaForBlockDiffusion`]): the student, which starts as a copy of the teacher.
+        model ([`~transformers.DiffusionGemmaForBlockDiffusion`]): the student, which starts as a copy of the teacher.
         args ([`DiffusionGemmaTrainingArguments`]): settings.
         train_dataset, eval_dataset (`Dataset`, *optional*): rows of `prompt_ids` and `completion_ids`.
         peft_config ([`~peft.PeftConfig`], *optional*): the adapter to train, by default of attention and dense MLPs.
@@ -131,7 +135,13 @@ class DiffusionGemmaTrainer(Trainer):
         **kwargs: Any,
     ):
         config = model.config
+        if config.text_config.use_bidirectional_attention == "all":
+            raise ValueError(
+                "`use_bidirectional_attention='all'` is not supported: DiffusionGemma's encoder is causal. Load a "
+                "checkpoint that was trained with 'vision'."
+            )
         if peft_config is not None:
+            model.target_modules = _TARGET_MODULES
             model = add_adapter(model, peft_config)
         ends, seed = config.text_config.eos_token_id, args.seed if args.data_seed is None else args.data_seed
         sizes = (config.canvas_length, config.text_config.vocab_size, ends if isinstance(ends, int) else ends[0])
