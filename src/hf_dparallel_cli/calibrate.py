@@ -20,7 +20,7 @@ _FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
 @click.command()
 @decoding_options
 @data_options
-@reward_option()
+@reward_option
 @click.option("--output_dir", type=FOLDER, required=True, help="Folder for the recipe, such as the adapter's.")
 @click.option("--max_accuracy_drop", type=_FRACTION, default=0.01, help="Largest loss of accuracy; 0.01 is a point.")
 @click.option("--confidence", type=_FRACTION, default=0.9, help="Probability of staying within that loss.")
@@ -57,6 +57,8 @@ def calibrate_command(
     answerer = load_answerer({**options, setting: values[0]})
     # Exact decoding changes no answer, so any number of prompts confirms that.
     is_exact = bool(answerer.config.exact)
+    if reward == "none" and not is_exact:
+        raise click.UsageError("--reward none is for exact decoding, where all settings give the same answers.")
     if not is_exact:
         check_num_prompts(half, **promise)
     Path(output_dir).mkdir(parents=True, exist_ok=True)

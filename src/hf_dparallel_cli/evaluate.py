@@ -13,7 +13,7 @@ from .options import FOLDER, batch_option, data_options, decoding_options, json_
 @click.command()
 @decoding_options
 @data_options
-@reward_option()
+@reward_option
 @click.option("--output_dir", type=FOLDER, help="Folder for report.json, report.md and curves of --sweep.")
 @click.option(
     "--sweep",
@@ -56,10 +56,13 @@ def evaluate_command(reward: str, output_dir: str | None, sweep: Sequence[str], 
     measured = {}
     for method, tried in answerers.items():
         figures = evaluate_answers(tried, dataset, reward_function, method).metrics()
-        interval = list(wilson_interval(figures["accuracy"], len(dataset)))
+        if reward == "none":
+            del figures["accuracy"]
+        else:
+            figures["accuracy_interval"] = list(wilson_interval(figures["accuracy"], len(dataset)))
         # A setting that is swept makes a curve of its values.
         about = {"curve": method.split()[0] if sweep else method, "recipe": tried.config.non_defaults()}
-        measured[method] = {**figures, "accuracy_interval": interval, **about}
+        measured[method] = {**figures, **about}
     report: dict[str, Any] = {
         "name": options["adapter"] or options["model"],
         "dataset": options["dataset"],

@@ -90,10 +90,13 @@ prompt_options = together(
 )
 
 
-def reward_option(*others: str) -> Decorator:
-    """Returns the option that says when an answer is right."""
-    about = "Right answers. 'numeric': the last number is that of the column 'answer'. 'math': as 'solution'."
-    return click.option("--reward", type=click.Choice(("numeric", "math", *others)), default="numeric", help=about)
+reward_option = click.option(
+    "--reward",
+    type=click.Choice(("numeric", "math", "none")),
+    default="numeric",
+    help="Right answers. 'numeric': the last number is that of the column 'answer'. 'math': as 'solution'. "
+    "'none': answers are not judged.",
+)
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from .options import COUNT, FOLDER, batch_option, data_options, decoding_options
 @decoding_options
 @data_options
 @click.option("--output_dir", type=FOLDER, required=True, help="Folder for all rows and filtered.parquet.")
-@reward_option("none")
+@reward_option
 @click.option("--ray_actors", type=COUNT, help="Decode on a Ray cluster, with at most N actors.")
 @batch_option
 def trajectories_command(output_dir: str, reward: str, ray_actors: int | None, **options: Any) -> None:

@@ -116,6 +116,18 @@ def test_few_prompts_calibrate_what_changes_no_answer(hf, causal, tmp_path):
     assert code == 1 and "Too few prompts" in err
 
 
+def test_speed_alone_needs_no_answers(hf, causal, prompts, tmp_path):
+    words = ("--dataset", prompts, "--reward", "none", "--max_new_tokens", "4", "--output_dir")
+    sweep = ("--sweep", "confidence_threshold=0.1,0.9")
+    code, printed, err = hf("evaluate", causal, "--causal_past", *words, "e", *sweep)
+    assert code == 0 and "Accuracy" not in printed and "confidence_threshold 0.9" in printed, err
+    assert "accuracy" not in json.loads((tmp_path / "e" / "report.json").read_text())["rows"][0]
+    code, _, err = hf("calibrate", causal, "--causal_past", *words, "c", *sweep)
+    assert code == 0, err
+    code, _, err = hf("calibrate", causal, "--causal_past", "--no_exact", *words, "d", *sweep)
+    assert code == 2 and "--reward none" in err
+
+
 def test_a_whole_model_is_not_trained(hf, causal, completions):
     words = preset(max_steps=2, bf16=False, output_dir="s")
     code, _, err = hf("train", causal, *words, "--dataset", completions, "--use_peft", "false")

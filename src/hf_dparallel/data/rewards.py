@@ -62,7 +62,12 @@ def numeric_answer_reward(completions: list[Any], answer: list[Any], **kwargs) -
 
 
 def get_reward(name: str, dataset: "Dataset") -> RewardFunction:
-    """Returns the reward function `name`, or raises an error if it cannot judge answers to this dataset."""
+    """Returns the reward function `name`, or raises an error if it cannot judge answers to this dataset.
+
+    To "none" all answers are right.
+    """
+    if name == "none":
+        return lambda completions, **_: [1.0] * len(completions)
     if name == "numeric":
         return numeric_answer_reward
     require("reward=math", "math_verify")

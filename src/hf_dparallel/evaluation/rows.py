@@ -44,10 +44,10 @@ def aup_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def write_evaluation(report: Mapping[str, Any], output_dir: str | os.PathLike) -> None:
-    """Writes a report whose rows each have a `curve`. Those with several points are drawn in `curves.png`."""
+    """Writes a report whose rows each have a `curve`. Those of several points are drawn in `curves.png`, if judged."""
     paragraphs = [results_table(report["rows"])]
     curves = _curves(report["rows"])
-    if any(len(points) > 1 for points in curves.values()):
+    if "accuracy" in report["rows"][0] and any(len(points) > 1 for points in curves.values()):
         from ..inspection.plots import plot_tradeoff
 
         aup = [(curve, f"{value:.1f}") for curve, value in aup_of(report["rows"]).items()]
