@@ -6,7 +6,8 @@
 
 Passes and accuracy are those of the runs. Times are measured here, in one thread, the methods in turn, `--repetitions`
 times after one that does not count; the table has the median of the CPU's time, and the file the clock's, too.
-Thresholds of the teacher that are bolder than those of the demo are measured here, too.
+Thresholds of the teacher that are bolder than those of the demo are measured here, too, and a student that is trained
+in as many steps without the certainty loss.
 """
 
 import argparse
@@ -19,12 +20,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from peft import PeftModel
 
 from hf_dparallel.data.prompts import tokenize_prompts
 from hf_dparallel.data.rewards import numeric_answer_reward
 from hf_dparallel.demo import word_problem_dataset
-from hf_dparallel.demo.pipeline import BLOCK_LENGTH, MAX_NEW_TOKENS, fewest_passes, load_teacher
+from hf_dparallel.demo.pipeline import (
+    BLOCK_LENGTH,
+    MAX_NEW_TOKENS,
+    TUNING_GRID,
+    DemoConfig,
+    distil,
+    fewest_passes,
+    load_teacher,
+)
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.decoding import evaluate_answers
 from hf_dparallel.evaluation.intervals import wilson_interval
@@ -73,14 +83,23 @@ def seconds_per_answer(
     return seconds
 
 
-def bolder_thresholds(settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """Measures the teacher with `BOLDER` on the tuning and on the held-out problems of a run of the demo."""
+def without_certainty(folder: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Trains a student as a run of the demo did, without the certainty loss, and measures it with each threshold."""
     teacher, tokenizer = load_teacher()
+    config = DemoConfig(**settings | {"output_dir": str(folder / "without_certainty")})
+    rows = Dataset.from_parquet(str(folder / "trajectories.parquet"))
+    student = distil(rows, tokenizer, config, teacher.dtype, certainty_weight=0.0)
+    return measure(student, [{"entropy_threshold": value} for value in TUNING_GRID["entropy_threshold"]], settings)
+
+
+def measure(model: Any, recipes: list[dict[str, Any]], settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Measures a model on the tuning and on the held-out problems of a run of the demo."""
+    _, tokenizer = load_teacher()
     sets = {"tuning": settings["num_tuning_problems"], "held_out": settings["num_problems"]}
-    points: list[dict[str, Any]] = [{"recipe": recipe} for recipe in BOLDER]
+    points: list[dict[str, Any]] = [{"recipe": recipe} for recipe in recipes]
     for point in points:
         config = DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **point["recipe"])
-        answerer = Answerer(teacher, tokenizer, config, settings["batch_size"])
+        answerer = Answerer(model, tokenizer, config, settings["batch_size"])
         for seed, (name, number) in enumerate(sets.items(), settings["seed"] + 1):
             problems = word_problem_dataset(number, seed, split="test")
             figures = evaluate_answers(answerer, problems, numeric_answer_reward, name).metrics()
@@ -159,7 +178,9 @@ def main() -> None:
         seconds = seconds_per_answer(folder, report, args.num_prompts, args.repetitions)
         rows = [row | {"seconds": of_row} for row, of_row in zip(report["rows"], seconds, strict=True)]
         del report["settings"]["output_dir"]
-        result["runs"].append(report | {"rows": rows, "bolder": bolder_thresholds(report["settings"])})
+        bolder = measure(load_teacher()[0], BOLDER, report["settings"])
+        control = without_certainty(folder, report["settings"])
+        result["runs"].append(report | {"rows": rows, "bolder": bolder, "without_certainty": control})
         write_json(result, args.output)
     print(table(result))
     if args.chart:
