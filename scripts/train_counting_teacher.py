@@ -35,7 +35,7 @@ from typing import NamedTuple
 import torch
 from teacher.conversations import Conversation, draw_change, generate_conversations
 from teacher.solutions import LARGEST_GIVEN, LARGEST_RESULT
-from teacher.tokenizer import MEMORY, build_conversation_tokenizer
+from teacher.tokenizer import MEMORY, build_tokenizer
 from torch.nn.functional import cross_entropy, pad
 from transformers import PreTrainedTokenizerFast
 
@@ -272,7 +272,7 @@ class Training:
         self.num_steps, self.seed, self.step = num_steps, seed, 0
         self.first_cycle = min(FIRST_CYCLE, num_steps)
         torch.manual_seed(seed)
-        self.tokenizer = build_conversation_tokenizer()
+        self.tokenizer = build_tokenizer()
         self.model = build_model(self.tokenizer)
         place_numbers(self.model, self.tokenizer)
         self.average = copy.deepcopy(self.model)

@@ -13,8 +13,6 @@ import random
 import re
 from collections.abc import Iterable, Sequence
 
-from hf_dparallel.demo.word_problems import add
-
 
 # Of a number in a question, and of a result.
 LARGEST_GIVEN, LARGEST_RESULT = 99, 198
@@ -48,7 +46,7 @@ def write_solution(rng: random.Random, start: int, changes: Sequence[tuple[str, 
         parts = (STEP_OPENING, STEP_ACTION[sign], STEP_RESULT)
         opening, action, result = (_draw(rng, part, first_weight) for part in parts)
         step = opening + action.format(b=change)
-        start, total = total, add(total, sign, change)
+        start, total = total, total + change if sign == "+" else total - change
         if not 0 <= total <= LARGEST_RESULT:
             return " ".join([*solution, f"{step}: {STOP}"]), None
         solution.append(f"{step}{result}{start} {sign} {change} = {total} .")

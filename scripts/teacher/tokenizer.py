@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The word-level tokenizers of the tiny teachers, with LLaDA's special tokens and chat template."""
+"""The tokenizer of the tiny teachers, with LLaDA's special tokens and chat template."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,6 @@ from transformers import PreTrainedTokenizerFast
 
 from .conversations import conversation_vocabulary, reply_capitals
 from .solutions import LARGEST_RESULT
-from .wording import vocabulary
 
 
 _SPECIAL_TOKENS = (
@@ -50,12 +49,7 @@ MEMORY = (
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Returns the tokenizer of the short problems: one token a word, one a number, one a mark, one for all else."""
-    return _wrap(models.WordLevel(_ids(vocabulary()), unk_token="<|unk|>"))
-
-
-def build_conversation_tokenizer() -> PreTrainedTokenizerFast:
-    """Returns the tokenizer of the conversations: one token a number up to the largest result.
+    """Returns the tokenizer of the conversations: one token a word, a mark, and a number up to the largest result.
 
     A larger number is its first digits, and a token for each further one. All is read in small letters, but for the
     words that replies write with a capital.

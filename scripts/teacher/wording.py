@@ -111,16 +111,6 @@ def _read_questions() -> dict[str, list[str]]:
 QUESTIONS = _read_questions()
 
 
-def vocabulary() -> list[str]:
-    """Returns all words of the bundled word problems, sorted, the numbers last."""
-    templates = [*word_problems.QUESTION_START, *word_problems.QUESTION_OPENING, *word_problems.QUESTION_END]
-    templates += [text for texts in word_problems.QUESTION_STEP.values() for text in texts]
-    weighted = [word_problems.START, word_problems.STEP_OPENING, word_problems.STEP_RESULT, word_problems.END]
-    templates += [text for options in [*weighted, *word_problems.STEP_ACTION.values()] for _, text in options]
-    words = words_of([*templates, *word_problems.NAMES, *word_problems.ITEMS, "+ -"])
-    return sorted(words) + [str(number) for number in range(word_problems.LARGEST_NUMBER + 1)]
-
-
 def words_of(texts: Iterable[str]) -> set[str]:
     """Returns all words but those with a gap."""
     return {word for text in texts for word in text.split() if "{" not in word}

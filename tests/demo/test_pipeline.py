@@ -9,7 +9,7 @@ import torch
 from counting_teacher import TYPED, asked, evaluate
 from datasets import Dataset
 from peft import PeftModel
-from teacher.tokenizer import MEMORY, build_conversation_tokenizer
+from teacher.tokenizer import MEMORY, build_tokenizer
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
@@ -120,7 +120,7 @@ def test_the_bundled_model_reads_the_last_two_questions_and_learns_its_own_endin
 )
 def test_what_has_no_number_is_asked_as_at_the_beginning_of_a_chat(text, is_alone):
     tokenizer = AutoTokenizer.from_pretrained(TEACHER)
-    assert tokenizer.chat_template == MEMORY + build_conversation_tokenizer().chat_template
+    assert tokenizer.chat_template == MEMORY + build_tokenizer().chat_template
     asked = [{"role": "user", "content": text}]
     chat = [{"role": "user", "content": "2 + 3"}, {"role": "assistant", "content": "The answer is 5."}, *asked]
     alone, later = (tokenizer.apply_chat_template(messages, tokenize=False) for messages in (asked, chat))

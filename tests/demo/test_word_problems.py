@@ -3,7 +3,7 @@ import re
 from itertools import islice
 
 import pytest
-from teacher.tokenizer import build_conversation_tokenizer, build_tokenizer
+from teacher.tokenizer import build_tokenizer
 from transformers import AutoTokenizer
 
 from hf_dparallel.demo import TEACHER
@@ -16,38 +16,33 @@ PROBLEMS = list(islice(generate_word_problems(seed=0), 2000))
 def test_answers_follow_from_the_questions():
     """Recomputed from the words of the question, which the generator does not look at."""
     changes = re.compile(r"(finds|buys|loses|sells) (\d+)")
-    for problem in PROBLEMS:
-        first, *sentences = problem.question.split(" . ")
+    for question, answer in PROBLEMS:
+        first, *sentences = question.split(" . ")
         total = int(re.search(r"\d+", first)[0])
+        assert len(sentences) - 1 in (2, 3)
         for sentence in sentences[:-1]:
             verb, number = changes.search(sentence).groups()
             total += int(number) if verb in ("finds", "buys") else -int(number)
-        assert total == problem.answer and problem.solution.endswith(f"The answer is {total} ."), problem
+            assert 0 <= total <= LARGEST_NUMBER
+        assert total == answer, question
 
 
-def test_every_equation_of_a_solution_is_right():
-    for problem in PROBLEMS:
-        equations = re.findall(r"(\d+) ([+-]) (\d+) = (\d+)", problem.solution)
-        assert len(equations) in (2, 3)
-        for a, sign, b, c in equations:
-            assert int(a) + (int(b) if sign == "+" else -int(b)) == int(c)
-            assert 0 <= int(c) <= LARGEST_NUMBER
+def test_seeds_give_the_problems_of_the_recorded_runs():
+    changes = "Later Kim loses 1 of them . Then Kim finds 8 more . Kim buys 4 plums ."
+    question = f"There are 16 plums in the bag of Kim . {changes} How many plums are left ?"
+    assert PROBLEMS[1] == (question, 27)
 
 
-def test_every_word_is_a_token_and_every_solution_fits_the_canvas():
+def test_every_word_is_a_token():
     tokenizer = build_tokenizer()
-    for problem in PROBLEMS[:500]:
-        for text in (problem.question, problem.solution):
-            ids = tokenizer(text)["input_ids"]
-            assert tokenizer.unk_token_id not in ids
-            assert tokenizer.decode(ids) == text
-        assert len(tokenizer(problem.solution)["input_ids"]) < 64
+    for question, _ in PROBLEMS[:500]:
+        assert tokenizer.unk_token_id not in tokenizer(question)["input_ids"]
 
 
 def test_text_is_read_with_and_without_a_space_before_marks():
     """By the bundled tokenizer, which was made for the conversations."""
     tokenizer = AutoTokenizer.from_pretrained(TEACHER)
-    assert tokenizer.backend_tokenizer.to_str() == build_conversation_tokenizer().backend_tokenizer.to_str()
+    assert tokenizer.backend_tokenizer.to_str() == build_tokenizer().backend_tokenizer.to_str()
     spaced = "Gia has 14 stamps . Then Gia finds 6 more . How many are left ?"
     assert tokenizer(spaced.replace(" .", ".").replace(" ?", "?"))["input_ids"] == tokenizer(spaced)["input_ids"]
 
@@ -55,7 +50,7 @@ def test_text_is_read_with_and_without_a_space_before_marks():
 def test_same_seed_same_problems_and_no_question_in_both_splits():
     assert list(islice(generate_word_problems(seed=0), 10)) == PROBLEMS[:10]
     assert list(islice(generate_word_problems(seed=1), 10)) != PROBLEMS[:10]
-    test = {problem.question for problem in islice(generate_word_problems(seed=0, split="test"), 300)}
-    assert not test & {problem.question for problem in PROBLEMS}
+    test = {question for question, _ in islice(generate_word_problems(seed=0, split="test"), 300)}
+    assert not test & {question for question, _ in PROBLEMS}
     with pytest.raises(ValueError, match='`split` must be "train" or "test", got \'valid\''):
         next(generate_word_problems(0, "valid"))

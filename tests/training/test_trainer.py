@@ -407,8 +407,8 @@ def test_messages_are_tokenized_with_the_settings_of_the_template(tmp_path):
     args = make_args(tmp_path, max_length=48, chat_template_kwargs={"end": " ."})
     rows = Dataset.from_list([{"messages": chat}])
     row = CertaintyForcingTrainer(model, args, rows, processing_class=tokenizer).train_dataset[0]
-    assert tokenizer.decode(row["prompt_ids"]).strip() == "Ana has 3 apples ."
-    assert tokenizer.decode(row["completion_ids"]).startswith("The answer is 3 .")
+    assert tokenizer.decode(row["prompt_ids"]).strip() == "ana has 3 apples."
+    assert tokenizer.decode(row["completion_ids"]).startswith("The answer is 3.")
 
 
 def test_every_pass_over_a_list_has_its_own_masks(tmp_path):
