@@ -53,7 +53,7 @@ def evaluate_command(reward: str, output_dir: str | None, sweep: Sequence[str], 
     if not sweep:
         rule = str(answerer.config.commit_rule())
         answerers = {f"{rule} {getattr(answerer.config, rule)}": answerer}
-    measured = {}
+    measured: dict[str, Any] = {}
     for method, tried in answerers.items():
         figures = evaluate_answers(tried, dataset, reward_function, method).metrics()
         if reward == "none":

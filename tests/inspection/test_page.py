@@ -6,7 +6,7 @@ import json
 import re
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.inspection.page import page_data, write_page
+from hf_dparallel.inspection.page import write_page
 from hf_dparallel.inspection.trace import trace_decode
 
 from ..helpers import make_llada, make_tokenizer
@@ -21,36 +21,29 @@ def read(path) -> tuple[str, list]:
     return before + after, json.loads(data)
 
 
-def as_json(traces) -> list:
-    return json.loads(json.dumps(page_data(traces)))
-
-
-def test_data_of_a_trace():
-    assert page_data([make_trace(), make_trace(name="Student", settings={})]) == [
+def test_page_holds_the_trace(tmp_path):
+    write_page([make_trace()], tmp_path / "page.html")
+    assert read(tmp_path / "page.html")[1] == [
         {
-            "name": name,
+            "name": "Teacher",
             "prompt": "2 + 3",
-            "settings": settings,
-            "nfe": 2,
-            "tokensPerForward": 1.5,
-            "changes": [[(1, "five")], [(0, ".")], [(0, "<end>")], []],
+            "changes": [[[1, "five"]], [[0, "."]], [[0, "<end>"]], []],
             "blocks": [[0, 2], [2, 4]],
-            # A probability of 0.0004 is left out.
-            "passes": [
-                [[position, 0.5, 750, "five", 750, "six", 250] for position in range(4)],
-                [[position, 0.1, 1000, "five", 1000] for position in (0, 3)],
+            "nfe": 2,
+            "tokens_per_forward": 1.5,
+            "settings": {"entropy_threshold": 0.5},
+            "predictions": [
+                {str(position): [0.5, 0.75, [["five", 0.75], ["six", 0.25]]] for position in range(4)},
+                {str(position): [0.1, 0.9996, [["five", 0.9996]]] for position in (0, 3)},
             ],
         }
-        for name, settings in (("Teacher", "entropy_threshold=0.5"), ("Student", ""))
     ]
-    behind = make_trace(changes=[[(0, ".")], [(1, "<end>")], [], []])
-    assert page_data([behind])[0]["blocks"] == [[0, 2]]
 
 
-def test_page_holds_the_data_and_needs_nothing_else(tmp_path):
+def test_page_needs_nothing_else(tmp_path):
     write_page([make_trace()], tmp_path / "new" / "page.html", title="A <b>title</b>")
-    markup, data = read(tmp_path / "new" / "page.html")
-    assert data == as_json([make_trace()]) and markup.count("A &lt;b&gt;title&lt;/b&gt;") == 2
+    markup, _ = read(tmp_path / "new" / "page.html")
+    assert markup.count("A &lt;b&gt;title&lt;/b&gt;") == 2
     others = r"https?://|url\(|@import|innerHTML|insertAdjacentHTML|\beval\b|fetch\("
     assert not re.search(rf"{others}|\s(src|style|on\w+)=|<(img|iframe|object|embed|base|form)\b", markup)
     assert "content=\"default-src 'none';" in markup and re.findall(r'href="(.*?)"', markup) == ["data:,"]
@@ -62,14 +55,16 @@ def test_text_of_a_model_stays_text(tmp_path):
     hostile = make_trace(name=HOSTILE, prompt="\ud800", changes=changes, settings={"stop_strings": [HOSTILE]})
     for name, shown, title in (("hostile", hostile, HOSTILE + "\ud800"), ("plain", make_trace(), "Title")):
         write_page([shown], tmp_path / name, title)
-        assert read(tmp_path / name)[1] == as_json([shown])
+        assert read(tmp_path / name)[1][0]["name"] == shown.name
     markup, plain = (read(tmp_path / name)[0] for name in ("hostile", "plain"))
     assert markup.replace(html.escape(HOSTILE) + "?", "Title") == plain
 
 
-def test_data_have_the_open_tokens_of_each_pass_only():
+def test_a_page_has_the_open_tokens_of_each_pass_only(tmp_path):
     """On a canvas of 32 tokens, at one token a pass, half of the tokens of all passes are open."""
     config = DiffusionGenerationConfig(max_new_tokens=32, block_length=32, stop_at_eos=False)
     trace = trace_decode(make_llada(), make_tokenizer(), [9, 10], config)
-    rows = [row for rows in page_data([trace])[0]["passes"] for row in rows]
-    assert len(rows) == 32 * 33 / 2 and max(map(len, rows)) == 3 + 2 * 5
+    write_page([trace], tmp_path / "page.html")
+    (decode,) = read(tmp_path / "page.html")[1]
+    assert sum(map(len, decode["predictions"])) == 32 * 33 / 2
+    assert max(len(of[2]) for of_pass in decode["predictions"] for of in of_pass.values()) == 5

@@ -80,7 +80,7 @@ def test_two_decodes_are_stepped_through_together(driver, tmp_path, window):
         f"1 of {last}",
         "Slow",
         f"{slow.nfe} forward passes (NFE), {slow.tokens_per_forward:.2f} tokens per forward pass",
-        ", ".join(f"{name}={value}" for name, value in slow.settings.items()),
+        ", ".join(f"{name}={json.dumps(value)}" for name, value in slow.settings.items()),
         slow.prompt,
     ]
     for number in (0, 3, last):

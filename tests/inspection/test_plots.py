@@ -1,9 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What the pictures show of their data, read from the matplotlib figures."""
 
-import torch
-
-from hf_dparallel.inspection.plots import mean_confidence, plot_confidence_maps, plot_tradeoff
+from hf_dparallel.inspection.plots import plot_tradeoff
 
 
 POINTS = [{"tokens_per_forward": 0.8, "accuracy": 0.95}, {"tokens_per_forward": 6.4, "accuracy": 0.94}]
@@ -30,19 +28,3 @@ def test_neither_labels_of_two_curves_nor_the_legend_cover_a_point():
     boxes = [text.get_window_extent() for text in axes.texts]
     assert not boxes[0].overlaps(boxes[1]) and all(axes.get_window_extent().contains(*box.p1) for box in boxes)
     assert not figure.legends[0].get_window_extent().overlaps(axes.get_window_extent())
-
-
-def test_maps_show_passes_downwards_from_1():
-    maps = {"Teacher": torch.rand(16, 32), "Student": torch.rand(16, 32)}
-    for axes, (method, confidence) in zip(plot_confidence_maps(maps).axes, maps.items(), strict=False):
-        assert axes.get_title() == method
-        (image,) = axes.images
-        assert image.get_array().tolist() == confidence.tolist()
-        assert image.get_clim() == (0, 1) and tuple(image.get_extent()) == (0.5, 32.5, 16.5, 0.5)
-
-
-def test_mean_confidence_keeps_the_last_value_of_a_decided_token():
-    nan = torch.nan
-    confidences = torch.tensor([[[0.2, 0.9], [0.6, nan], [nan, nan]], [[0.4, 0.5], [nan, nan], [nan, nan]]])
-    expected = torch.tensor([[0.3, 0.7], [0.5, 0.7], [0.5, 0.7], [0.5, 0.7]])
-    torch.testing.assert_close(mean_confidence(confidences, num_passes=4), expected)

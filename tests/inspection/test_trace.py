@@ -35,12 +35,22 @@ def test_trace_holds_what_generate_returns():
     for step, predictions in enumerate(trace.predictions):
         assert list(predictions) == [p for p in range(16) if not out.entropies[0, step, p].isnan()]
         for position, prediction in predictions.items():
-            assert prediction.entropy == out.entropies[0, step, position].item()
-            assert prediction.confidence == out.confidences[0, step, position].item()
+            assert prediction.entropy == round(out.entropies[0, step, position].item(), 4)
+            assert prediction.confidence == round(out.confidences[0, step, position].item(), 4)
             ids, probabilities = (x[0, step, position].tolist() for x in (out.candidates, out.candidate_probabilities))
             assert prediction.candidates == [
-                (tokenizer.decode([t]), p) for t, p in zip(ids, probabilities, strict=True)
+                (tokenizer.decode([t]), round(p, 4)) for t, p in zip(ids, probabilities, strict=True) if p >= 0.0005
             ]
+
+
+def test_an_entropy_that_counts_as_infinite_is_a_number_on_the_page():
+    model = make_llada()
+    with torch.no_grad():
+        head = model.get_output_embeddings()
+        head.weight[MASK] = -50 * head.weight[7]
+    trace = trace_decode(model, make_tokenizer(), [9, 10], RECIPE)
+    entropies = [each.entropy for of_pass in trace.predictions for each in of_pass.values()]
+    assert max(entropies) == 9999.0
 
 
 def test_the_recipe_of_the_model_counts():

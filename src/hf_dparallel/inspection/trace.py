@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -18,14 +18,14 @@ from ..generation.output import DiffusionGenerationOutput
 _TextOf = Callable[..., str]
 
 
-@dataclass
-class Prediction:
-    """The prediction of a pass for one masked token.
+class Prediction(NamedTuple):
+    """The prediction of a pass for one masked token, with figures of four decimals.
 
     Args:
-        entropy (`float`): in nats.
+        entropy (`float`): in nats; 9999 where the model prefers the mask token.
         confidence (`float`): the largest probability.
         candidates (`list[tuple[str, float]]`): the likeliest tokens and their probabilities, the likeliest first.
+            Those below half a thousandth are left out.
     """
 
     entropy: float
@@ -115,7 +115,10 @@ def _predictions(out: DiffusionGenerationOutput, step: int, text_of: _TextOf) ->
     columns = zip(positions.tolist(), *(values[positions].tolist() for values in of_pass), strict=True)
     return {
         position: Prediction(
-            entropy, confidence, [(text_of(t), p) for t, p in zip(tokens, probabilities, strict=True) if t >= 0]
+            # JSON has no infinity.
+            round(min(entropy, 9999.0), 4),
+            round(confidence, 4),
+            [(text_of(t), round(p, 4)) for t, p in zip(tokens, probabilities, strict=True) if p >= 0.0005],
         )
         for position, entropy, confidence, tokens, probabilities in columns
     }
