@@ -53,9 +53,9 @@ def evaluate_command(reward: str, output_dir: str | None, sweep: Sequence[str], 
     if not sweep:
         rule = str(answerer.config.commit_rule())
         answerers = {f"{rule} {getattr(answerer.config, rule)}": answerer}
-    measured: dict[str, Any] = {}
+    measured = {}
     for method, tried in answerers.items():
-        figures = evaluate_answers(tried, dataset, reward_function, method).metrics()
+        figures: dict[str, Any] = evaluate_answers(tried, dataset, reward_function, method).metrics()
         if reward == "none":
             del figures["accuracy"]
         else:
