@@ -21,11 +21,9 @@ def export_command(student: str, engine: str, output_dir: str, base_model: str |
 
     Example: hf-dparallel export user/sdar-student --engine sglang --output_dir runs/exported
     """
-    from hf_dparallel.demo import STUDENT, TEACHER, path_of
     from hf_dparallel.hub.export import export_for_engine
 
     from .loading import read_settings
 
-    path, given = path_of(student), read_settings(settings)
-    base_model = base_model or (TEACHER if path == STUDENT else None)
-    click.echo(export_for_engine(path, engine, output_dir, base_model=base_model, generation_config=given))
+    given = read_settings(settings)
+    click.echo(export_for_engine(student, engine, output_dir, base_model=base_model, generation_config=given))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from huggingface_hub import snapshot_download
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
-from transformers.dynamic_module_utils import get_relative_imports
 from transformers.utils import CONFIG_NAME, cached_file, logging
 
 from hf_dparallel_rules.settings import SETTINGS, SettingError
@@ -105,12 +105,9 @@ def export_for_engine(
     if engine == "sglang":
         (output_dir / YAML_NAME).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     algorithm = "JointThreshold" if "edit_threshold" in settings else "LowConfidence"
-
-    def command(folder: str) -> str:
-        return COMMANDS[engine].format(folder=folder, algorithm=algorithm, **settings)
-
-    (output_dir / LAUNCH_NAME).write_text(command(".") + "\n", encoding="utf-8")
-    return command(shlex.quote(str(output_dir)))
+    line = COMMANDS[engine].format(folder="{folder}", algorithm=algorithm, **settings)
+    (output_dir / LAUNCH_NAME).write_text(line.replace("{folder}", ".") + "\n", encoding="utf-8")
+    return line.replace("{folder}", shlex.quote(str(output_dir)))
 
 
 def _base_of(model: PreTrainedModel, student: Path) -> str:
@@ -123,17 +120,11 @@ def _base_of(model: PreTrainedModel, student: Path) -> str:
 
 def _published(base_model: str) -> tuple[dict[str, Any], list[Path]]:
     """Returns the `auto_map` of a base model's `config.json`, if it has one, and the files of its own code."""
-    auto_map = read_json(Path(cached_file(base_model, CONFIG_NAME))).get("auto_map")
-    values = (auto_map or {}).values()
-    references = [one for value in values for one in (value if isinstance(value, list) else [value]) if one]
-    # Code of another repository is loaded from there.
-    names = list(dict.fromkeys(one.partition(".")[0] for one in references if "--" not in one))
-    files: list[Path] = []
-    for name in names:
-        files.append(Path(cached_file(base_model, f"{name}.py")))
-        # Also the files that these import, in turn.
-        names += set(get_relative_imports(files[-1])) - set(names)
-    return {"auto_map": auto_map} if auto_map else {}, files
+    folder = Path(base_model)
+    if not folder.is_dir():
+        folder = Path(snapshot_download(base_model, allow_patterns=[CONFIG_NAME, "*.py"]))
+    auto_map = read_json(folder / CONFIG_NAME).get("auto_map")
+    return ({"auto_map": auto_map}, sorted(folder.glob("*.py"))) if auto_map else ({}, [])
 
 
 def _settings_of(engine: str, config: DiffusionGenerationConfig, model: PreTrainedModel) -> dict[str, Any]:
