@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 import datasets
-import torch
 from accelerate import PartialState
 from peft import PeftConfig
 from transformers import (
@@ -89,16 +88,11 @@ def read_settings(options: Mapping[str, Any]) -> DiffusionGenerationConfig:
     )
 
 
-def default_batch_size() -> int:
-    """Returns a number of prompts to decode together that suits the device."""
-    return 16 if torch.cuda.is_available() else 8
-
-
 def load_answerer(options: Mapping[str, Any]) -> Answerer:
     """Returns the model with its tokenizer, its resolved settings, batch size and seed."""
     given = read_settings(options)
     model, tokenizer = load_model(options)
-    return Answerer(model, tokenizer, given, options.get("batch_size") or default_batch_size(), options["seed"])
+    return Answerer(model, tokenizer, given, options.get("batch_size", 16), options["seed"])
 
 
 def read_prompt(options: Mapping[str, Any]) -> str:

@@ -65,9 +65,7 @@ decoding_options = together(
     settings_options,
     click.option("--seed", type=int, default=0, help="Seed for sampling."),
 )
-batch_option = click.option(
-    "--batch_size", type=COUNT, help="Prompts decoded together. By default 16 on a GPU, 8 on a CPU."
-)
+batch_option = click.option("--batch_size", type=COUNT, default=16, help="Prompts decoded together.")
 # For `loading.load_prompts`.
 data_options = together(
     click.option(

@@ -41,7 +41,7 @@ def serve_command(
     host: str,
     port: int,
     api_key: str | None,
-    batch_size: int | None,
+    batch_size: int,
     max_waiting: int,
     **options: Any,
 ) -> None:
@@ -53,7 +53,7 @@ def serve_command(
     """
     from hf_dparallel.environment import require
 
-    from .loading import default_batch_size, load_model, read_settings
+    from .loading import load_model, read_settings
 
     given, names = read_settings(options), read_names(adapters, options["model"])
     require("hf-dparallel serve", "llguidance", "pydantic", "starlette", "uvicorn")
@@ -69,13 +69,9 @@ def serve_command(
         click.echo(f"Warning: anyone who can reach {host} can use this server. Set --api_key.", err=True)
     model, tokenizer = load_model(options)
     models = load_adapters(model, tokenizer, given, names | {options["model"]: None})
-    engine = Engine(model, batch_size or default_batch_size(), max_waiting)
-
-    async def stop_with_engine() -> None:
-        server.should_exit |= engine.failure is not None
-
-    hooks: dict[str, Any] = {"callback_notify": stop_with_engine, "timeout_notify": 1, "http": "h11"}
-    server = uvicorn.Server(uvicorn.Config(make_app(models, engine, api_key), timeout_graceful_shutdown=30, **hooks))
+    engine = Engine(model, batch_size, max_waiting)
+    app = make_app(models, engine, api_key)
+    server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=30, http="h11"))
     url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/v1"
     click.echo(
         f"Serving {', '.join(models)} at {url}, {engine.num_slots} prompts at a time. Ctrl-C stops it.", err=True
@@ -85,8 +81,6 @@ def serve_command(
     with suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
     engine.close()
-    if engine.failure is not None:
-        raise RuntimeError(f"The decoding thread has failed: {engine.failure!r}") from engine.failure
 
 
 def read_names(adapters: Sequence[str], model: str) -> dict[str, str | None]:

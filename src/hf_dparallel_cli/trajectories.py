@@ -33,15 +33,15 @@ def trajectories_command(output_dir: str, reward: str, ray_actors: int | None, *
     from hf_dparallel.demo import path_of
     from hf_dparallel.environment import join_processes
 
-    from .loading import default_batch_size, load_model, load_prompts, load_tokenizer, read_settings
+    from .loading import load_model, load_prompts, load_tokenizer, read_settings
 
     settings = read_settings(options)
     dataset = load_prompts(options, reward, default_split="train")
     # Looked up before the decoding, which takes hours.
     reward_function = None if reward == "none" else get_reward(reward, dataset)
     state = join_processes()
-    how: dict[str, Any] = {"generation_config": settings, "seed": options["seed"], "output_dir": output_dir}
-    how["batch_size"] = options["batch_size"] or default_batch_size()
+    how: dict[str, Any] = {"generation_config": settings, "output_dir": output_dir}
+    how |= {name: options[name] for name in ("batch_size", "seed")}
     if ray_actors is None:
         teacher, tokenizer = load_model(options)
         rows = generate_trajectories(teacher, tokenizer, dataset, **how)

@@ -2,14 +2,15 @@
 """Dynamic batching: one thread decodes the prompts of all requests together, in a fixed number of slots.
 
 A prompt enters a free slot between two passes, and leaves when its answer has ended or its client has disconnected.
-Prompts with the same settings and adapter share passes, those with a schema or log-probabilities apart from others;
-groups take turns. The other prompts in a batch do not change an answer.
+Prompts with the same settings and adapter share passes; groups take turns. The other prompts in a batch do not change
+an answer.
 """
 
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import count
+from typing import NamedTuple
 
 import torch
 from accelerate.utils.memory import should_reduce_batch_size
@@ -97,21 +98,22 @@ class Prompt:
 
 
 class LogprobReader(RowPart):
-    """Reads the log-probabilities of prompts, which are in `prompts` by row id."""
+    """Reads the log-probabilities of the prompts that ask for them. `prompts` has those of all rows by row id."""
 
     def __init__(self, prompts: Mapping[int, Prompt]):
         self._prompts = prompts
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
         for row, row_id in enumerate(self.canvas.row_ids):
-            prompt = self._prompts[row_id]
-            written = change.accepted[row]
+            prompt, written = self._prompts[row_id], change.accepted[row]
+            if prompt.num_logprobs is None:
+                continue
             places = prediction.columns[row, written] - self.canvas.answer(row).start
             logits = prediction.logits[row, written]
             log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
             chosen = log_probs.gather(1, change.tokens[row, written, None]).squeeze(1)
             log_probs[:, self.canvas.config.mask_token_id] = -torch.inf
-            top = log_probs.topk(min(prompt.num_logprobs or 0, logits.shape[-1] - 1), dim=-1)
+            top = log_probs.topk(min(prompt.num_logprobs, logits.shape[-1] - 1), dim=-1)
             listed = (places.tolist(), chosen.tolist(), top.indices.tolist(), top.values.tolist())
             for place, logprob, top_ids, top_logprobs in zip(*listed, strict=True):
                 prompt.logprobs[place] = TokenLogprobs(logprob, list(zip(top_ids, top_logprobs, strict=True)))
@@ -132,8 +134,6 @@ class Engine:
     """Decodes up to `num_slots` prompts together, in its own thread. Up to `max_waiting` prompts wait for a slot.
 
     Attributes:
-        failure (`Exception`, *optional*): the error that ended the decoding thread.
-        num_prompts, num_passes (`int`): what was accepted and run since the start.
         active, waiting (`dict[int, Prompt]`, `list[Prompt]`): the prompts that are being decoded, by row id, and those
             that wait for a slot.
     """
@@ -142,13 +142,11 @@ class Engine:
         self.model = model
         self.num_slots = num_slots if model.hides_padding else 1
         self.max_waiting = max_waiting
-        self.failure: Exception | None = None
-        self.num_prompts = self.num_passes = 0
         self.waiting: list[Prompt] = []
         self.active: dict[int, Prompt] = {}
-        # By what its prompts have in common, ordered by the last pass.
-        self._groups: dict[tuple[Any, ...], _Group] = {}
-        self._next_row = 0
+        # By adapter and settings, ordered by the last pass.
+        self._groups: dict[tuple[str | None, str], _Group] = {}
+        self._row_ids = count()
         self._is_closed = False
         # Guards what other threads write: the waiting prompts, and `_is_closed`.
         self._changed = threading.Condition()
@@ -174,7 +172,6 @@ class Engine:
                     headers={"Retry-After": "1"},
                 )
             self.waiting.append(prompt)
-            self.num_prompts += 1
             self._changed.notify()
 
     def close(self) -> None:
@@ -190,9 +187,8 @@ class Engine:
             while self._take_changes():
                 if self._groups:
                     self._run_pass()
-        except Exception as error:
-            self.failure = error
-            logger.error("The decoding thread has failed. The server stops.", exc_info=True)
+        except Exception:
+            logger.error("The decoding thread has failed. The server answers no more requests.", exc_info=True)
         # Otherwise their clients would wait forever.
         with self._changed:
             self._is_closed = True
@@ -214,16 +210,14 @@ class Engine:
 
     def _enter(self, prompt: Prompt) -> None:
         """Gives a prompt a slot, in the group with its adapter and settings."""
-        row_id, self._next_row = self._next_row, self._next_row + 1
+        row_id = next(self._row_ids)
         self.active[row_id] = prompt
         try:
-            follows, measures = prompt.json is not None, prompt.num_logprobs is not None
-            key = (prompt.adapter, repr(prompt.config.settings()), follows, measures)
+            key = (prompt.adapter, repr(prompt.config.settings()))
             if key not in self._groups:
                 # A decoder is made with its adapter.
                 set_adapter(self.model, prompt.adapter)
-                own = [(JsonPart, follows), (LogprobReader, measures)]
-                parts = [*make_parts(prompt.config), *(part(self.active) for part, is_wanted in own if is_wanted)]
+                parts = [*make_parts(prompt.config), JsonPart(self.active), LogprobReader(self.active)]
                 decoder = make_decoder(self.model, prompt.config, parts, self._generator_for)
                 self._groups[key] = _Group(decoder, prompt.adapter)
             self._groups[key].entering[row_id] = prompt.input_ids
@@ -261,7 +255,6 @@ class Engine:
             logger.error("A pass failed.", exc_info=True)
             self._end_failed_pass(group, added, error)
             return
-        self.num_passes += 1
         prompts = {row_id: self.active[row_id] for row_id in row_ids}
         new = {
             row_id: (status.final_tokens(prompts[row_id].num_sent), status.nfe)

@@ -79,7 +79,7 @@ class JsonAnswer:
 
 
 class JsonPart(RowPart):
-    """Keeps answers to their schemas. `prompts` has the prompts of all rows by row id, each with a `json`."""
+    """Keeps answers to the schemas in the `json` of their prompts. `prompts` has those of all rows by row id."""
 
     def __init__(self, prompts: Mapping[int, Any]):
         self._prompts = prompts
@@ -87,18 +87,20 @@ class JsonPart(RowPart):
     def enter(self, row_ids: list[int]) -> None:
         """Writes the text at the beginning of the answers."""
         for row_id in row_ids:
-            self.canvas.begin(self.canvas.row_ids.index(row_id), self._prompts[row_id].json.given())
+            if (answer := self._prompts[row_id].json) is not None:
+                self.canvas.begin(self.canvas.row_ids.index(row_id), answer.given())
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
         """Keeps the predictions that fit, and writes the fixed text after them into the canvas."""
         for row, row_id in enumerate(self.canvas.row_ids):
+            if (answer := self._prompts[row_id].json) is None:
+                continue
             status, columns = self.canvas.status[row], self.canvas.answer(row)
             # The first columns are the masks, from left to right. In block-causal models some are after the answer.
             num_masks = min(status.num_open, columns.stop - columns.start - status.num_decided)
             num_accepted = [*change.accepted[row, :num_masks].tolist(), False].index(False)
             predicted = change.tokens[row, : max(num_accepted, 1)].tolist()
-            answer, exact = self._prompts[row_id].json, self.canvas.config.exact
-            kept, given = answer.commit(predicted, prediction.logits[row, 0], exact)
+            kept, given = answer.commit(predicted, prediction.logits[row, 0], self.canvas.config.exact)
             self.canvas.write(row, status.num_decided + len(kept), given)
             tokens, accepted = change.tokens.clone(), change.accepted.clone()
             tokens[row, : len(kept)] = tokens.new_tensor(kept)
@@ -108,10 +110,10 @@ class JsonPart(RowPart):
 
     def leave(self, row_id: int) -> dict[str, Any]:
         """Returns an `error` if a matcher has reached one of its limits, after which only the end fits."""
-        matcher = self._prompts[row_id].json.matcher
-        if not matcher.is_error():
+        answer = self._prompts[row_id].json
+        if answer is None or not answer.matcher.is_error():
             return {}
-        reason = matcher.get_error().partition("\n")[0]
+        reason = answer.matcher.get_error().partition("\n")[0]
         return {"error": SchemaError(f"The answer cannot follow the JSON schema any more: {reason}")}
 
 
