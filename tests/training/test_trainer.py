@@ -23,7 +23,6 @@ from hf_dparallel import (
     certainty_forcing_loss,
 )
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.models.base import MaskedDiffusionOutput
 from hf_dparallel.training.objective import TokenTerms
 from hf_dparallel.training.recipe import student_recipe, training_summary
 from hf_dparallel.training.student import base_model, special_token_id
@@ -179,10 +178,10 @@ class Replicas(torch.nn.DataParallel):
             for half in range(2)
         ]
         outputs = [self.module(**half) for half in halves]
-        if outputs[0].logits is not None:
+        if torch.is_tensor(outputs[0].logits):
             return MaskedLMOutput(logits=torch.cat([output.logits for output in outputs]))
-        fields = zip(*(output.head_output for output in outputs), strict=True)
-        return MaskedDiffusionOutput(head_output=TokenTerms(*map(torch.cat, fields)))
+        fields = zip(*(output.logits for output in outputs), strict=True)
+        return MaskedLMOutput(logits=TokenTerms(*map(torch.cat, fields)))
 
 
 @pytest.mark.parametrize("make_model", [make_llada, make_sdar, make_modernbert])

@@ -3,7 +3,6 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,19 +33,6 @@ from .windows import score_windows
 logger = logging.get_logger(__name__)
 
 _TARGET_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-@dataclass
-class MaskedDiffusionOutput(MaskedLMOutput):
-    r"""
-    A [`~transformers.modeling_outputs.MaskedLMOutput`] with one more field, which stands instead of `logits`.
-
-    Args:
-        head_output (`NamedTuple` of `torch.Tensor`s, *optional*):
-            With `head_function`: what it returned, put together field by field.
-    """
-
-    head_output: tuple | None = None
 
 
 class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGenerationMixin):
@@ -143,7 +129,7 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         forward = self.__call__ if forward is None else forward  # type: ignore[operator]
         head = {"logits_to_keep": where, "labels": labels, "head_function": function}
         output = score_windows(self, inputs, forward, **head) if "window" in inputs else forward(**inputs, **head)
-        return output.logits if function is None else output.head_output
+        return output.logits
 
     @can_return_tuple
     def forward(
@@ -160,7 +146,7 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         head_function: Callable[[torch.Tensor, torch.LongTensor], Terms] | None = None,
         predicted_by: torch.LongTensor | None = None,
         **kwargs,
-    ) -> MaskedDiffusionOutput:
+    ) -> MaskedLMOutput:
         r"""
         Predicts the token of every position; `logits[:, i]` always scores token `i`.
 
@@ -191,14 +177,14 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
             head_function (`Callable`, *optional*):
                 A differentiable function that is called with the logits of some kept positions of all rows at a time,
                 `(num_positions, vocab_size)`, and with their `labels`, and returns a `NamedTuple` of tensors. The
-                output has it as `head_output`, and no `logits`. Only the logits of one call are in memory at a time,
-                in the backward pass too, where all but the last are computed again.
+                output has it, put together field by field, as `logits`. Only the logits of one call are in memory at a
+                time, in the backward pass too, where all but the last are computed again.
             predicted_by (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
                 The position whose hidden state predicts each token, by default its own, with `shift_logits` the one
                 before.
 
         Returns:
-            [`MaskedDiffusionOutput`] with `logits` of shape `(batch_size, num_positions, vocab_size)`.
+            [`~transformers.modeling_outputs.MaskedLMOutput`] with `logits` of shape `(batch_size, num_positions, vocab_size)`.
         """
         kwargs.setdefault(CACHE_ARGUMENT, past_key_values)
         outputs = self.model(
@@ -213,20 +199,18 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         if self.shift_logits or predicted_by is not None:
             hidden_states = shift_predictions(hidden_states, position_ids, predicted_by)
         hidden_states = select_positions(hidden_states, logits_to_keep)
-        fields: dict[str, Any] = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
+        loss = None
         if head_function is not None:
             kept_labels = select_labels(labels, logits_to_keep)
-            fields["head_output"] = apply_in_chunks(
-                self.lm_head, head_function, hidden_states, kept_labels, self.config.vocab_size
-            )
+            logits = apply_in_chunks(self.lm_head, head_function, hidden_states, kept_labels, self.config.vocab_size)
         else:
-            fields["logits"] = self.lm_head(hidden_states)
+            logits = self.lm_head(hidden_states)
             if labels is not None:
-                if fields["logits"].shape[:-1] != labels.shape:
+                if logits.shape[:-1] != labels.shape:
                     raise ValueError(
                         f"`labels` must have one entry for each of the logits, got {tuple(labels.shape)} for "
-                        f"{tuple(fields['logits'].shape[:-1])}. Leave `logits_to_keep` at 0 when you pass labels."
+                        f"{tuple(logits.shape[:-1])}. Leave `logits_to_keep` at 0 when you pass labels."
                     )
-                scored = (fields["logits"], labels.contiguous(), self.config.vocab_size)
-                fields["loss"] = ForMaskedLMLoss(*scored, num_items_in_batch=num_items_in_batch)
-        return MaskedDiffusionOutput(**fields)
+                scored = (logits, labels.contiguous(), self.config.vocab_size)
+                loss = ForMaskedLMLoss(*scored, num_items_in_batch=num_items_in_batch)
+        return MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
