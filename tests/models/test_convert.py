@@ -210,6 +210,8 @@ def test_an_adapter_and_a_loaded_model_are_refused(tmp_path):
         convert_to_diffusion(make_llada())
 
 
-def test_a_block_without_tokens_is_refused(tmp_path):
+def test_a_block_without_tokens_and_another_attention_are_refused(tmp_path):
     with refuses("block_length"):
         convert_to_diffusion(str(tmp_path), block_length=0)
+    with refuses("attention", "with `block_length` it is block-causal"):
+        convert_to_diffusion(str(tmp_path), attention="full")

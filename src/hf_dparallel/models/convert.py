@@ -12,25 +12,11 @@ from transformers.utils import ADAPTER_CONFIG_NAME
 from hf_dparallel_rules.settings import SETTINGS, SettingError
 
 from ..generation.configuration import DiffusionGenerationConfig, special_token_id
-from .a2d.modeling_a2d import (
-    A2DLlamaForMaskedDiffusion,
-    A2DQwen2ForMaskedDiffusion,
-    A2DQwen3ForMaskedDiffusion,
-    A2DQwen3MoeForMaskedDiffusion,
-)
+from .a2d.modeling_a2d import FROM_CAUSAL
 from .base import MaskedDiffusionModel
 from .family import PublishedConfigMixin
 
 
-# The class with the same weight names, by the type of the autoregressive model.
-_CLASSES: dict[str, Any] = {
-    "llama": A2DLlamaForMaskedDiffusion,
-    # Without a sliding window it is a Llama.
-    "mistral": A2DLlamaForMaskedDiffusion,
-    "qwen2": A2DQwen2ForMaskedDiffusion,
-    "qwen3": A2DQwen3ForMaskedDiffusion,
-    "qwen3_moe": A2DQwen3MoeForMaskedDiffusion,
-}
 # Names of unused tokens in the tokenizers of Llama 3 and Mistral.
 _RESERVED = re.compile(r"reserved|unused|control_\d")
 # Their frequencies change with the largest position of a pass.
@@ -63,7 +49,7 @@ def convert_to_diffusion(
             cache exact. By default every token sees every other one. With a causal past, the most tokens that a pass
             decides, 16 by default.
         attention (`str`, *optional*):
-            `"full"`, `"block_causal"` or `"causal_past"`; by default as `block_length` says.
+            `"causal_past"`, by default as `block_length` says.
         kwargs:
             Further arguments of `from_pretrained`, such as `dtype` (by default as in the checkpoint), `device_map` and
             `revision`.
@@ -76,12 +62,10 @@ def convert_to_diffusion(
             would change the tokens: without a row for them, or with positions that depend on the length.
     """
     block_length = SETTINGS["block_length"].read(block_length)
-    if attention not in (None, "full", "block_causal", "causal_past"):
-        raise SettingError("attention", attention, 'must be "full", "block_causal" or "causal_past"')
-    if attention is not None and attention != "causal_past" and (attention == "full") != (block_length is None):
-        rule = f"does not go with `block_length={block_length}`"
-        raise SettingError("attention", attention, rule, 'Only "full" attention has no blocks.')
     is_autoregressive = attention == "causal_past"
+    if attention is not None and not is_autoregressive:
+        remedy = "Leave it out: with `block_length` it is block-causal, else full."
+        raise SettingError("attention", attention, 'must be "causal_past" or None', remedy)
     if is_autoregressive and block_length is None:
         block_length = 16
     if not isinstance(name, str | os.PathLike):
@@ -98,7 +82,7 @@ def convert_to_diffusion(
         rule = f"does not go with rope_type={rope!r}, whose frequencies masks would change"
         raise SettingError("attention", attention, rule, "Use a model without it.")
     tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **where)
-    model_class = _CLASSES[config.model_type]
+    model_class = FROM_CAUSAL[type(config)]
     config_class = model_class.config_class
     own = {"model_type": config_class.model_type, "block_length": block_length, "mask_token_id": None}
     own |= dict.fromkeys(("causal_past", "shift_logits"), is_autoregressive)
@@ -118,7 +102,7 @@ def _check_source(name: str, config: PreTrainedConfig) -> None:
     remedy = "Give a Llama, Mistral, Qwen2 or Qwen3."
     if isinstance(config, PublishedConfigMixin):
         raise SettingError("model", name, "is a diffusion model already", "Load it with `AutoModelForMaskedLM`.")
-    if config.model_type not in _CLASSES:
+    if type(config) not in FROM_CAUSAL:
         rule = f"is of the type {config.model_type!r}, whose weights no diffusion model takes"
         raise SettingError("model", name, rule, remedy)
     if getattr(config, "quantization_config", None) is not None:

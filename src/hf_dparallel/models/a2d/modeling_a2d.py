@@ -11,14 +11,14 @@ from transformers import (
 )
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.models.llama.modeling_llama import LlamaModel, LlamaPreTrainedModel
-from transformers.models.qwen2.modeling_qwen2 import Qwen2Model, Qwen2PreTrainedModel
-from transformers.models.qwen3.modeling_qwen3 import Qwen3Model, Qwen3PreTrainedModel
+from transformers.models.qwen2.modeling_qwen2 import Qwen2PreTrainedModel
+from transformers.models.qwen3.modeling_qwen3 import Qwen3PreTrainedModel
 
 from ..adapters import read_summary
-from ..backbones import DiffusionBackbone
+from ..backbones import DiffusionBackbone, Qwen2Backbone, Qwen3Backbone
 from ..base import MaskedDiffusionModel
 from ..family import register_family
-from ..sdar.modeling_sdar import SDARMoeForMaskedDiffusion, SDARMoeModel
+from ..sdar.modeling_sdar import SDARMoeForMaskedDiffusion
 from .configuration_a2d import A2DLlamaConfig, A2DQwen2Config, A2DQwen3Config, A2DQwen3MoeConfig
 
 
@@ -60,10 +60,6 @@ class A2DForMaskedDiffusion(MaskedDiffusionModel):
         return model
 
 
-class A2DQwen3Model(DiffusionBackbone, Qwen3Model):
-    config: A2DQwen3Config
-
-
 @register_family
 class A2DQwen3ForMaskedDiffusion(A2DForMaskedDiffusion, Qwen3PreTrainedModel):
     """A2D-Qwen3 (Qwen3-0.6B-diffusion, OPDLM) with its prediction head and [`~DiffusionGenerationMixin.generate`].
@@ -78,7 +74,7 @@ class A2DQwen3ForMaskedDiffusion(A2DForMaskedDiffusion, Qwen3PreTrainedModel):
     """
 
     config: A2DQwen3Config
-    backbone_class = A2DQwen3Model
+    backbone_class = Qwen3Backbone
 
 
 # On disk each expert has its own weights.
@@ -86,20 +82,11 @@ _of_experts = get_checkpoint_conversion_mapping("qwen3_moe")
 register_checkpoint_conversion_mapping(A2DQwen3MoeConfig.model_type, _of_experts, overwrite=True)
 
 
-class A2DQwen3MoeModel(SDARMoeModel):
-    config: A2DQwen3MoeConfig
-
-
 @register_family
 class A2DQwen3MoeForMaskedDiffusion(A2DForMaskedDiffusion, SDARMoeForMaskedDiffusion):
     """A2D-Qwen3-MoE with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 
     config: A2DQwen3MoeConfig
-    backbone_class = A2DQwen3MoeModel
-
-
-class A2DQwen2Model(DiffusionBackbone, Qwen2Model):
-    config: A2DQwen2Config
 
 
 @register_family
@@ -107,7 +94,7 @@ class A2DQwen2ForMaskedDiffusion(A2DForMaskedDiffusion, Qwen2PreTrainedModel):
     """A2D-Qwen2 (Qwen2.5-Coder-0.5B-diffusion) with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 
     config: A2DQwen2Config
-    backbone_class = A2DQwen2Model
+    backbone_class = Qwen2Backbone
 
 
 class A2DLlamaModel(DiffusionBackbone, LlamaModel):
@@ -122,13 +109,16 @@ class A2DLlamaForMaskedDiffusion(A2DForMaskedDiffusion, LlamaPreTrainedModel):
     backbone_class = A2DLlamaModel
 
 
+# The class with the same weight names, by the configuration of the autoregressive model. (Without a sliding window a
+# Mistral is a Llama.)
+FROM_CAUSAL = {
+    LlamaConfig: A2DLlamaForMaskedDiffusion,
+    MistralConfig: A2DLlamaForMaskedDiffusion,
+    Qwen2Config: A2DQwen2ForMaskedDiffusion,
+    Qwen3Config: A2DQwen3ForMaskedDiffusion,
+    Qwen3MoeConfig: A2DQwen3MoeForMaskedDiffusion,
+}
 # Open-dCoder and Stable-DiffCoder have files of these types, and students with a causal past have such bases. No other
 # model for masks is of these types.
-for _causal, _model in (
-    (LlamaConfig, A2DLlamaForMaskedDiffusion),
-    (MistralConfig, A2DLlamaForMaskedDiffusion),
-    (Qwen2Config, A2DQwen2ForMaskedDiffusion),
-    (Qwen3Config, A2DQwen3ForMaskedDiffusion),
-    (Qwen3MoeConfig, A2DQwen3MoeForMaskedDiffusion),
-):
+for _causal, _model in FROM_CAUSAL.items():
     AutoModelForMaskedLM._model_mapping.register(_causal, _model, exist_ok=True)
