@@ -9,6 +9,8 @@ from torch.nn.attention.flex_attention import BlockMask
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.masking_utils import create_causal_mask
+from transformers.models.qwen2.modeling_qwen2 import Qwen2Model
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 
 from ..attention_masks import block_causal, make_attention_mask
 
@@ -93,3 +95,11 @@ class DiffusionBackbone:
         """Returns block numbers: each token of a causal past is a block, and so is all from `open_start` on."""
         config = self.config
         return positions.minimum(open_start) if config.attention == "causal_past" else positions // config.block_length
+
+
+class Qwen2Backbone(DiffusionBackbone, Qwen2Model):
+    """The decoder of Qwen2."""
+
+
+class Qwen3Backbone(DiffusionBackbone, Qwen3Model):
+    """The decoder of Qwen3."""

@@ -184,7 +184,8 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
                 before.
 
         Returns:
-            [`~transformers.modeling_outputs.MaskedLMOutput`] with `logits` of shape `(batch_size, num_positions, vocab_size)`.
+            [`~transformers.modeling_outputs.MaskedLMOutput`] with `logits` of shape
+            `(batch_size, num_positions, vocab_size)`.
         """
         kwargs.setdefault(CACHE_ARGUMENT, past_key_values)
         outputs = self.model(

@@ -1,16 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Dream (https://huggingface.co/papers/2508.15487): a bidirectional Qwen2 whose logits are shifted by one."""
 
-from transformers.models.qwen2.modeling_qwen2 import Qwen2Model, Qwen2PreTrainedModel
+from transformers.models.qwen2.modeling_qwen2 import Qwen2PreTrainedModel
 
-from ..backbones import DiffusionBackbone
+from ..backbones import Qwen2Backbone
 from ..base import MaskedDiffusionModel
 from ..family import register_family
 from .configuration_dream import DreamConfig
-
-
-class DreamModel(DiffusionBackbone, Qwen2Model):
-    config: DreamConfig
 
 
 @register_family
@@ -23,4 +19,4 @@ class DreamForMaskedDiffusion(MaskedDiffusionModel, Qwen2PreTrainedModel):
 
     config: DreamConfig
     shift_logits = True
-    backbone_class = DreamModel
+    backbone_class = Qwen2Backbone

@@ -1,16 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Fast-dLLM v2 (https://huggingface.co/papers/2509.26328): a block-causal Qwen2 whose logits are shifted by one."""
 
-from transformers.models.qwen2.modeling_qwen2 import Qwen2Model, Qwen2PreTrainedModel
+from transformers.models.qwen2.modeling_qwen2 import Qwen2PreTrainedModel
 
-from ..backbones import DiffusionBackbone
+from ..backbones import Qwen2Backbone
 from ..base import MaskedDiffusionModel
 from ..family import register_family
 from .configuration_fast_dllm import FastDLLMConfig
-
-
-class FastDLLMModel(DiffusionBackbone, Qwen2Model):
-    config: FastDLLMConfig
 
 
 @register_family
@@ -24,4 +20,4 @@ class FastDLLMForMaskedDiffusion(MaskedDiffusionModel, Qwen2PreTrainedModel):
 
     config: FastDLLMConfig
     shift_logits = True
-    backbone_class = FastDLLMModel
+    backbone_class = Qwen2Backbone

@@ -7,7 +7,7 @@ They are built as the mixture of experts of SDAR is, with full attention; the lo
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 
 from ..family import register_family
-from ..sdar.modeling_sdar import SDARMoeForMaskedDiffusion, SDARMoeModel
+from ..sdar.modeling_sdar import SDARMoeForMaskedDiffusion
 from .configuration_moe import LLaDAMoeConfig, RND1Config
 
 
@@ -16,20 +16,11 @@ for _model_type in (LLaDAMoeConfig.model_type, RND1Config.model_type):
     register_checkpoint_conversion_mapping(_model_type, get_checkpoint_conversion_mapping("qwen3_moe"), overwrite=True)
 
 
-class LLaDAMoeModel(SDARMoeModel):
-    config: LLaDAMoeConfig
-
-
 @register_family
 class LLaDAMoeForMaskedDiffusion(SDARMoeForMaskedDiffusion):
     """LLaDA-MoE with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 
     config: LLaDAMoeConfig
-    backbone_class = LLaDAMoeModel
-
-
-class RND1Model(LLaDAMoeModel):
-    config: RND1Config
 
 
 @register_family
@@ -38,4 +29,3 @@ class RND1ForMaskedDiffusion(LLaDAMoeForMaskedDiffusion):
 
     config: RND1Config
     shift_logits = True
-    backbone_class = RND1Model

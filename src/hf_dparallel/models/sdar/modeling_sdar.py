@@ -2,10 +2,10 @@
 """SDAR (https://huggingface.co/papers/2510.06303): a block-causal Qwen3, dense or a mixture of experts."""
 
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
-from transformers.models.qwen3.modeling_qwen3 import Qwen3Model, Qwen3PreTrainedModel
+from transformers.models.qwen3.modeling_qwen3 import Qwen3PreTrainedModel
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeModel, Qwen3MoePreTrainedModel
 
-from ..backbones import DiffusionBackbone
+from ..backbones import DiffusionBackbone, Qwen3Backbone
 from ..base import MaskedDiffusionModel
 from ..family import register_family
 from .configuration_sdar import SDARConfig, SDARMoeConfig
@@ -13,10 +13,6 @@ from .configuration_sdar import SDARConfig, SDARMoeConfig
 
 # On disk each expert has its own weights; in memory all experts of a layer are one tensor.
 register_checkpoint_conversion_mapping("sdar_moe", get_checkpoint_conversion_mapping("qwen3_moe"), overwrite=True)
-
-
-class SDARModel(DiffusionBackbone, Qwen3Model):
-    config: SDARConfig
 
 
 @register_family
@@ -27,7 +23,7 @@ class SDARForMaskedDiffusion(MaskedDiffusionModel, Qwen3PreTrainedModel):
     """
 
     config: SDARConfig
-    backbone_class = SDARModel
+    backbone_class = Qwen3Backbone
 
 
 class SDARMoePreTrainedModel(Qwen3MoePreTrainedModel):
