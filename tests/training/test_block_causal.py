@@ -4,7 +4,6 @@
 import copy
 import json
 import random
-from functools import partial
 
 import pytest
 import torch
@@ -251,6 +250,12 @@ def test_masks_and_losses_of_the_published_code_of_llada2(golden_dir):
 # The trainer
 
 
+def counted_from(origin, model):
+    """The model, with a recipe that says where its blocks are counted from."""
+    model.generation_config.block_origin = origin
+    return model
+
+
 def naive_loss(model, batch):
     """The loss by way of the logits of all positions."""
     return 2 * certainty_forcing_loss(all_logits(model, batch), batch["labels"])
@@ -258,22 +263,22 @@ def naive_loss(model, batch):
 
 @pytest.mark.usefixtures("eager_flex_attention")
 @pytest.mark.parametrize(
-    ("make_model", "settings"),
+    ("make_model", "origin", "settings"),
     [
-        (make_sdar, {}),
-        (make_sdar, {"complementary_masking": False}),
-        (make_sdar, {"block_origin": "answer"}),
-        (make_nemotron, {}),
+        (make_sdar, "sequence", {}),
+        (make_sdar, "sequence", {"complementary_masking": False}),
+        (make_sdar, "answer", {}),
+        (make_nemotron, "answer", {}),
     ],
 )
-def test_flex_attention_with_a_block_mask_gives_the_same_loss(tmp_path, make_model, settings):
+def test_flex_attention_with_a_block_mask_gives_the_same_loss(tmp_path, make_model, origin, settings):
     settings = settings | {"activation_checkpointing": False}
-    flex = make_trainer(tmp_path, make_model(attn_implementation="flex_attention"), **settings)
-    dense = make_trainer(tmp_path, make_model(), **settings)
+    models = make_model(attn_implementation="flex_attention"), make_model()
+    flex, dense = (make_trainer(tmp_path, counted_from(origin, model), **settings) for model in models)
     for rows in (1, 2, 4):
         batch = flex.data_collator(make_rows(rows))
         length = batch["input_ids"].shape[1]
-        num_masks = len(batch["input_ids"]) if flex.data_collator.block_origin == "answer" else 1
+        num_masks = len(batch["input_ids"]) if origin == "answer" else 1
         mask = mask_copies(flex.model.config, batch, torch.float32)["attention_mask"]
         assert isinstance(mask, BlockMask) and mask.shape == (num_masks, 1, length, length)
         with torch.no_grad():
@@ -312,7 +317,7 @@ def logits_of_blocks(model, rows, batch, length, origin):
 )
 def test_loss_and_gradients_equal_those_of_each_block_in_float64(tmp_path, make_model, origin, peft_config):
     """Also of its first token, where the token before a block predicts it."""
-    trainer = make_trainer(tmp_path, make_model(), block_origin=origin, peft_config=peft_config)
+    trainer = make_trainer(tmp_path, counted_from(origin, make_model()), peft_config=peft_config)
     rows, model = make_rows(4), trainer.model.eval()
     oracle = copy.deepcopy(model).double()
     batch = trainer.data_collator(rows)
@@ -384,8 +389,8 @@ def test_loss_of_a_mixture_of_experts(tmp_path, make_model):
 
 @pytest.mark.parametrize("origin", ["sequence", "answer"])
 def test_the_loss_of_an_evaluation_does_not_depend_on_its_batches(tmp_path, origin):
-    dataset, settings = make_dataset(5), {"per_device_eval_batch_size": 2, "block_origin": origin}
-    trainer = make_trainer(tmp_path, make_sdar(), eval_dataset=dataset, **settings)
+    dataset, model = make_dataset(5), counted_from(origin, make_sdar())
+    trainer = make_trainer(tmp_path, model, eval_dataset=dataset, per_device_eval_batch_size=2)
     # All rows in one batch need other columns, which changes nothing.
     whole = trainer.data_collator(list(dataset))
     with torch.no_grad():
@@ -407,23 +412,12 @@ def test_the_blocks_are_as_long_as_in_the_model(tmp_path, caplog):
 
 
 def test_the_student_decodes_with_the_blocks_of_its_training(tmp_path):
-    """The setting, else the model's recipe, and the recipe of the student says which."""
-    model = make_block_a2d()
-    for of_model, setting, expected in [
-        (None, None, "sequence"),
-        ("answer", None, "answer"),
-        (None, "answer", "answer"),
-        ("answer", "sequence", "sequence"),
-    ]:
-        model.generation_config = DiffusionGenerationConfig(block_origin=of_model)
-        trainer = make_trainer(tmp_path, model, block_origin=setting)
+    """The model's recipe says where they are counted from, and so does the recipe of the student."""
+    for of_model, expected in [(None, "sequence"), ("sequence", "sequence"), ("answer", "answer")]:
+        trainer = make_trainer(tmp_path, counted_from(of_model, make_block_a2d()))
         first = trainer.data_collator([{"prompt_ids": [2], "completion_ids": [3, EOS]}])["position_ids"][0, 0]
         assert (first == 1) == (expected == "answer")
-        assert student_recipe(trainer).block_origin == expected
-    routed = partial(make_llada2, expert_capacity=3)
-    for make, setting in ((make_llada, "answer"), (routed, "answer"), (make_block_a2d, "prompt")):
-        with refuses("block_origin"):
-            make_trainer(tmp_path, make(), block_origin=setting)
+        assert student_recipe(trainer).block_origin == of_model
 
 
 @pytest.mark.parametrize("masking", ["semi_autoregressive", "trajectory"])

@@ -49,18 +49,6 @@ def moves_blocks(model: PreTrainedModel) -> bool:
     return getattr(model.config, "expert_capacity", None) is None
 
 
-def check_block_origin(origin: str | None, model: PreTrainedModel) -> None:
-    """Raises a [`SettingError`] if the blocks of a model cannot be counted from there, in decoding or in training."""
-    SETTINGS["block_origin"].read(origin)
-    rule, of_class = None, type(model).__name__
-    if origin == "answer" and model.attention == "full":
-        rule = f"is for models whose attention has blocks: in {of_class} they follow the prompt anyway"
-    elif origin == "answer" and not moves_blocks(model):
-        rule = f"would move the blocks that {of_class} chooses experts for"
-    if rule is not None:
-        raise SettingError("block_origin", origin, rule, "Leave it out.")
-
-
 def check(config: Any, model: PreTrainedModel | None = None) -> None:
     """Raises a [`SettingError`] if settings of a resolved configuration contradict one another or the model."""
     _check_together(config)
@@ -112,7 +100,10 @@ def _check_model(config: Any, model: PreTrainedModel) -> None:
         refuse("max_new_tokens", rule, "Append new tokens, or use a model with full attention.")
     if not sees_all and config.block_length != model.block_length and not moves_blocks(model):
         refuse("block_length", f"is not that of {of_class}, which chooses experts for its blocks")
-    check_block_origin(config.block_origin, model)
+    if config.block_origin == "answer" and sees_all:
+        refuse("block_origin", f"is for models whose attention has blocks: in {of_class} they follow the prompt anyway")
+    if config.block_origin == "answer" and not moves_blocks(model):
+        refuse("block_origin", f"would move the blocks that {of_class} chooses experts for")
     if config.exact and model.attention != "causal_past":
         rule = f"verifies tokens by causal logits, which {of_class} with its {model.attention} attention has not"
         refuse("exact", rule, 'Leave it out, or use a model of `convert_to_diffusion(..., attention="causal_past")`.')

@@ -16,7 +16,6 @@ from hf_dparallel_rules.settings import SettingError
 
 from ..attention_masks import mask_blocks, predicting_columns
 from ..data.dataset import TOKENIZED_COLUMNS
-from ..generation.compatibility import check_block_origin
 from ..generation.configuration import recipe_of
 from ..generation.inputs import vocabulary_size
 from .collator import MASK_SETTINGS, DataCollatorForSemiAutoregressiveMasking
@@ -141,7 +140,6 @@ def default_collator(
         settings[name] = special_token_id(name, model, processing_class)
     settings["seed"] = args.seed if args.data_seed is None else args.data_seed
     settings["vocab_size"] = vocabulary_size(base)
-    check_block_origin(args.block_origin, base)
     if base.attention == "full":
         return DataCollatorForSemiAutoregressiveMasking(**settings)
     if args.block_length not in (base.block_length, type(args).block_length):  # the default is nobody's wish
@@ -156,6 +154,6 @@ def default_collator(
         raise SettingError("data_collator", None, rule, "Load the model by the class of its family.")
     of_family = ("attention", "block_length", "predicts_next_block", "shift_logits")
     settings |= {name: getattr(base, name) for name in of_family}
-    settings["block_origin"] = args.block_origin or recipe_of(base).block_origin or base.config.block_origin
+    settings["block_origin"] = recipe_of(base).block_origin or base.config.block_origin
     is_causal = base.predicts_next_block and base.attention == "causal_past"
     return BlockCausalCollator(**settings, scores_clean_copy=is_causal and args.autoregressive_weight > 0)

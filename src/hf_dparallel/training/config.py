@@ -10,7 +10,7 @@ import torch
 from transformers import TrainingArguments
 from transformers.trainer_utils import SchedulerType
 
-from hf_dparallel_rules.settings import SETTINGS, SettingError
+from hf_dparallel_rules.settings import SettingError
 
 from .collator import MASKINGS, check_masks
 from .objective import AddedTerm, Objective
@@ -56,13 +56,6 @@ class CertaintyForcingConfig(TrainingArguments):
         metadata={
             "help": "Tokens of a block; decode with the same. The block length of a block-causal model replaces it. "
             'Unused with `masking="random"`.'
-        },
-    )
-    block_origin: str | None = field(
-        default=None,
-        metadata={
-            "help": f"{SETTINGS['block_origin'].help} By default as in the model's recipe.",
-            "choices": list(SETTINGS["block_origin"].choices),
         },
     )
     # `None` is refused below. It is in the type because the argument parser then reads strings, where `float | str`

@@ -28,7 +28,7 @@ def mask_settings(trainer: Any) -> dict[str, Any]:
     """Returns the settings of the masks: of the collator if it is one of ours, else of the configuration."""
     is_ours = isinstance(trainer.data_collator, DataCollatorForSemiAutoregressiveMasking)
     source = trainer.data_collator if is_ours else trainer.args
-    return {name: getattr(source, name, None) for name in (*MASK_SETTINGS, "block_origin")}
+    return {name: getattr(source, name) for name in MASK_SETTINGS}
 
 
 def chat_arguments(given: dict[str, Any] | str | None, model: Any, dataset: Any) -> dict[str, Any] | None:
@@ -55,8 +55,6 @@ def student_recipe(trainer: Any) -> DiffusionGenerationConfig:
     recipe = recipe_of(model)
     if trainer.args.chat_template_kwargs:
         recipe = recipe.updated(chat_template_kwargs=trainer.args.chat_template_kwargs)
-    if masks["block_origin"] is not None:
-        recipe = recipe.updated(block_origin=masks["block_origin"])
     rule = recipe.commit_rule()
     if rule == "denoising_steps":
         return recipe  # steps of a canvas of its own
