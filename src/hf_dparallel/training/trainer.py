@@ -203,13 +203,9 @@ class CertaintyForcingTrainer(Trainer):
         """Returns the loader of evaluation data, with the same masks each time."""
         if not isinstance(eval_dataset, str):
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset")
-        return super().get_eval_dataloader(eval_dataset)
-
-    def _get_dataloader(self, *args: Any, is_training: bool = False, **kwargs: Any) -> DataLoader:
-        collator = self.data_collator
-        self.data_collator = collator if is_training else self._eval_collator
+        collator, self.data_collator = self.data_collator, self._eval_collator
         try:
-            return super()._get_dataloader(*args, is_training=is_training, **kwargs)
+            return super().get_eval_dataloader(eval_dataset)
         finally:
             self.data_collator = collator
 
@@ -275,7 +271,10 @@ class CertaintyForcingTrainer(Trainer):
         if "loss" in logs:
             metrics = self._pop_averages("train")
             if not all(map(math.isfinite, metrics.values())):
-                raise FloatingPointError(self._divergence())
+                raise FloatingPointError(
+                    f"The training has diverged: its loss is NaN or infinite at step {self.state.global_step}. Lower "
+                    "`learning_rate`, or train in bfloat16 instead of float16."
+                )
             logs = {**logs, **metrics}
         super().log(logs, start_time)
 
@@ -313,20 +312,7 @@ class CertaintyForcingTrainer(Trainer):
                 )
         if resume_from_checkpoint:
             check_resumable(resume_from_checkpoint, self.model, self.args.optim.value)
-        output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
-        # After the last step there is no loss to log.
-        weights = (weight for weight in self.model.parameters() if weight.requires_grad)
-        if not all(
-            (weight.to_local() if hasattr(weight, "to_local") else weight).isfinite().all() for weight in weights
-        ):
-            raise FloatingPointError(self._divergence())
-        return output
-
-    def _divergence(self) -> str:
-        return (
-            f"The training has diverged: loss or weights are NaN or infinite at step {self.state.global_step}. Lower "
-            "`learning_rate`, or train in bfloat16 instead of float16."
-        )
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def _init_training_state(self, max_steps, num_update_steps, num_epochs, checkpoint, trial) -> tuple[int, int]:
         trained = super()._init_training_state(max_steps, num_update_steps, num_epochs, checkpoint, trial)
