@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hf_dparallel import enable_diffusion_generation
-from hf_dparallel.generation.prediction import predict_tokens
+from hf_dparallel.generation.prediction import exponential_noise, sample_tokens
 
 from ..helpers import (
     EOS,
@@ -365,9 +365,10 @@ class TestSampling:
     def test_draws_follow_the_distribution(self):
         logits = torch.tensor([2.0, 1.0, 0.0, -1.0, 8.0])
         torch.manual_seed(0)
-        draws = predict_tokens(logits.expand(1, 20000, 5), mask_token_id=4, temperature=2.0).tokens
+        logits = logits.expand(1, 20000, 5)
+        draws = sample_tokens(logits, exponential_noise(logits, [], []), 4, temperature=2.0, top_k=0, top_p=1.0)
         frequencies = draws[0].bincount(minlength=5) / 20000
-        expected = torch.cat([(logits[:4] / 2).softmax(-1), torch.zeros(1)])
+        expected = torch.cat([(logits[0, 0, :4] / 2).softmax(-1), torch.zeros(1)])
         torch.testing.assert_close(frequencies, expected, atol=0.015, rtol=0)
 
 

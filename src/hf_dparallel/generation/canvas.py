@@ -238,13 +238,11 @@ class Canvas:
         is_new = torch.zeros_like(self.masked).scatter_(1, columns, accepted)
         self.sequences = torch.where(is_new, self.sequences.scatter(1, columns, tokens), self.sequences)
         self.commit_step = torch.where(is_new, self.nfe[:, None], self.commit_step)
+        masked = self.sequences == self.config.mask_token_id
         if self.revises:
             self.num_revisions += is_new.gt(self.masked).sum(dim=1)  # new, and was no mask
-            self.masked = torch.where(is_new, self.sequences == self.config.mask_token_id, self.masked)
-            self.commit_step = self.commit_step.masked_fill(self.masked, -1)
-        else:
-            self.masked = self.masked ^ is_new
-        self.holding = self.masked
+            self.commit_step = self.commit_step.masked_fill(masked, -1)
+        self.masked = self.holding = masked
         if unsettled is not None:
             is_unsettled = torch.zeros_like(self.masked).scatter_(1, columns, unsettled)
             if self.first_alone:
@@ -327,28 +325,27 @@ class Canvas:
         if self.whole_blocks:
             # Otherwise all answers begin at the same column.
             is_no_end |= self.is_given[:, first:]
-        numbers = [
-            _least(self.column_ids, settled),
-            _least(self.column_ids[first:], is_no_end),
-            torch.zeros_like(self.nfe) if num_nan is None else num_nan,
-            self.nfe,
-            self.open_from,
-            self.open_to,
-            self.is_open.sum(dim=1),
-            self.revisable.sum(dim=1) if self.revises else self.num_revisions,
-            self.num_revisions,
-        ]
+        counts = {
+            "nfe": self.nfe,
+            "open_from": self.open_from,
+            "open_to": self.open_to,
+            "num_open": self.is_open.sum(dim=1),
+            "num_revisable": self.revisable.sum(dim=1) if self.revises else self.num_revisions,
+            "num_revisions": self.num_revisions,
+        }
+        num_nan = torch.zeros_like(self.nfe) if num_nan is None else num_nan
+        numbers = [_least(self.column_ids, settled), _least(self.column_ids[first:], is_no_end), num_nan]
+        numbers += counts.values()
         table = torch.cat([torch.stack(numbers, dim=1), self.sequences[:, first:]], dim=1).cpu()
         self.status = []
         for row, line in enumerate(table[:, : len(numbers)].tolist()):
             tokens = table[row, len(numbers) + self.answer(row).start - first :]
-            self.status.append(self._status(row, tokens, *line))
+            self.status.append(self._status(row, tokens, *line[:3], **dict(zip(counts, line[3:], strict=True))))
 
     def _status(
-        self, row: int, tokens: torch.LongTensor, first_undecided: int, first_end: int, num_nan: int, *counts: int
+        self, row: int, tokens: torch.LongTensor, first_undecided: int, first_end: int, num_nan: int, **counts: int
     ) -> RowStatus:
         """Returns the status of a row, from the columns of its first mask and its first end token, and its counts."""
-        nfe, open_from, open_to, num_open, num_revisable, num_revisions = counts
         answer = self.answer(row)
         longest = answer.stop - answer.start
         num_decided = num_final = min(first_undecided - answer.start, longest)
@@ -357,11 +354,10 @@ class Canvas:
         length = length_to_eos if self.config.stop_at_eos else longest
         is_finished = num_nan > 0 or num_decided >= length
         if self.revises and not is_finished:
-            first_open = self._block_column(row, open_from)
+            first_open = self._block_column(row, counts["open_from"])
             num_final = min(num_decided, max(first_open - answer.start, 0))
-        open_blocks, reached = (open_from, open_to, num_open, num_revisable), (num_decided, num_final)
-        lengths = (length_to_eos, length, is_finished)
-        return RowStatus(nfe, *open_blocks, num_revisions, *reached, *lengths, num_nan > 0, tokens)
+        reached, lengths = (num_decided, num_final), (length_to_eos, length)
+        return RowStatus(*counts.values(), *reached, *lengths, is_finished, num_nan > 0, tokens)
 
     def _result(self, row: int) -> DecodedRow:
         status, answer = self.status[row], self.answer(row)
@@ -371,6 +367,10 @@ class Canvas:
         num_tokens = min(status.length, status.length_to_eos)
         if self.layout.is_infilling:
             num_tokens = int((commit_step >= 0).sum())
+        nan_error = FloatingPointError(
+            f"The logits are NaN at step {status.nfe - 1} of row {self.row_ids[row]}. Check the weights, processors and "
+            "the dtype: float16 overflows in models trained in bfloat16, load those in bfloat16."
+        )
         return DecodedRow(
             index=self.row_ids[row],
             tokens=tokens,
@@ -378,7 +378,7 @@ class Canvas:
             nfe=status.nfe,
             num_tokens=num_tokens,
             num_revisions=status.num_revisions,
-            is_nan=status.is_nan,
+            error=nan_error if status.is_nan else None,
         )
 
     def _keep(self, rows: list[int]) -> None:

@@ -101,7 +101,9 @@ def _check_model(config: Any, model: PreTrainedModel) -> None:
     if not sees_all and config.block_length != model.block_length and not moves_blocks(model):
         refuse("block_length", f"is not that of {of_class}, which chooses experts for its blocks")
     if config.block_origin == "answer" and sees_all:
-        refuse("block_origin", f"is for models whose attention has blocks: in {of_class} they follow the prompt anyway")
+        refuse(
+            "block_origin", f"is for models whose attention has blocks: in {of_class} they follow the prompt anyway"
+        )
     if config.block_origin == "answer" and not moves_blocks(model):
         refuse("block_origin", f"would move the blocks that {of_class} chooses experts for")
     if config.exact and model.attention != "causal_past":

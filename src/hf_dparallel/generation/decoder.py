@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from hf_dparallel_rules.certainty import measure_certainty
 from hf_dparallel_rules.commit_rules import make_rule
 
 from .canvas import Canvas
@@ -16,7 +17,7 @@ from .compatibility import check
 from .configuration import DiffusionGenerationConfig
 from .output import DecodedRow
 from .parts import Change, RowPart
-from .prediction import TokenPrediction, exponential_noise, predict_tokens
+from .prediction import TokenPrediction, exponential_noise, sample_tokens
 from .runner import Runner
 
 
@@ -81,7 +82,7 @@ class Decoder:
         if self.canvas:
             self._run_pass()
             finished += self.canvas.pop_finished()
-        return [replace(row, **{"error": self._error(row), **self._leave(row.index)}) for row in finished]
+        return [replace(row, **self._leave(row.index)) for row in finished]
 
     def _run_pass(self) -> None:
         # Predict the masked tokens of each row's open blocks, and the decided ones there if they may be revised.
@@ -120,27 +121,25 @@ class Decoder:
         self,
         columns: torch.LongTensor,
         logits: torch.Tensor,
-        num_sampled: list[int] | None = None,
+        num_sampled: Sequence[int] = (),
         noise: torch.Tensor | None = None,
     ) -> TokenPrediction:
-        """Predicts the tokens at `columns` from their scores; of each row the first `num_sampled` draw noise."""
-        config = self.config
-        if config.temperature > 0 and noise is None:
-            generators = [self.generators[row_id] for row_id in self.canvas.row_ids] if self.generators else None
-            noise = exponential_noise(logits, generators, num_sampled)
-        sampling = (config.temperature, config.top_k, config.top_p)
-        return predict_tokens(logits, config.mask_token_id, *sampling, noise=noise, columns=columns)
+        """Predicts the tokens at `columns` from their scores, and measures their certainty at temperature 1.
+
+        With a temperature they are sampled by `noise`, by default drawn for the first `num_sampled` of each row.
+        """
+        config, tokens = self.config, None
+        if config.temperature > 0:
+            if noise is None:
+                generators = [self.generators[row_id] for row_id in self.canvas.row_ids if self.generators]
+                noise = exponential_noise(logits, generators, num_sampled)
+            sampling = (config.temperature, config.top_k, config.top_p)
+            tokens = sample_tokens(logits, noise, config.mask_token_id, *sampling)
+        certainty = measure_certainty(logits, config.mask_token_id, tokens)
+        return TokenPrediction(**vars(certainty), logits=logits, columns=columns)
 
     def _leave(self, row_id: int) -> dict[str, Any]:
         """Has the parts forget a row, and returns their fields of its [`DecodedRow`]."""
         self.generators.pop(row_id, None)
         fields = {name: value for part in self.parts for name, value in part.leave(row_id).items()}
         return {"seconds": time.perf_counter() - self._entered.pop(row_id), **fields}
-
-    def _error(self, row: DecodedRow) -> Exception | None:
-        if not row.is_nan:
-            return row.error
-        return FloatingPointError(
-            f"The logits are NaN at step {row.nfe - 1} of row {row.index}. Check the weights, processors and the "
-            "dtype: float16 overflows in models trained in bfloat16, load those in bfloat16."
-        )

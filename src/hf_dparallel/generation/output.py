@@ -77,7 +77,6 @@ class DecodedRow:
         nfe (`int`): forward passes that the row took part in.
         num_tokens (`int`): decoded tokens, up to and including the first end-of-sequence token.
         num_revisions (`int`): how often a decided token was changed or taken back.
-        is_nan (`bool`): whether the row ended because the model predicted NaN.
         entropies, confidences, candidates, candidate_probabilities, standing (`torch.Tensor`, *optional*): the row's
             part of [`DiffusionGenerationOutput`], with `nfe` passes.
         seconds (`float`): wall-clock time from the row's entry into the batch to its end, other rows' share included.
@@ -90,7 +89,6 @@ class DecodedRow:
     nfe: int
     num_tokens: int
     num_revisions: int
-    is_nan: bool
     entropies: torch.FloatTensor | None = None
     confidences: torch.FloatTensor | None = None
     candidates: torch.LongTensor | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
-from hf_dparallel_rules.certainty import Certainty, measure_certainty
+from hf_dparallel_rules.certainty import Certainty
 
 
 @dataclass
@@ -24,50 +24,32 @@ class TokenPrediction(Certainty):
     revisable: torch.BoolTensor = None
 
 
-def predict_tokens(
-    logits: torch.Tensor,
-    mask_token_id: int,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    noise: torch.Tensor | None = None,
-    columns: torch.LongTensor | None = None,
-) -> TokenPrediction:
-    """Picks a token at each place and measures its certainty at temperature 1 over the full vocabulary.
-
-    With `temperature > 0` tokens are sampled by exponential `noise`, of the shape of the logits. The mask token is
-    never picked.
-    """
-    sampled = None
-    if temperature > 0:
-        candidates = logits.to(torch.float32, copy=True)
-        candidates[..., mask_token_id] = -torch.inf
-        # Subtract the largest, so that no division by a small temperature overflows.
-        scores = candidates.sub_(candidates.amax(dim=-1, keepdim=True)).flatten(0, 1).div_(temperature)
-        if top_k:
-            scores = TopKLogitsWarper(top_k)(None, scores)
-        if top_p not in (None, 1.0):
-            scores = TopPLogitsWarper(top_p)(None, scores)
-        # The Gumbel-max trick, as in `torch.multinomial`.
-        noise = exponential_noise(logits) if noise is None else noise
-        sampled = scores.exp_().view_as(logits).div_(noise).argmax(dim=-1)
-    certainty = measure_certainty(logits, mask_token_id, sampled)
-    return TokenPrediction(**vars(certainty), logits=logits, columns=columns)
+def sample_tokens(
+    logits: torch.Tensor, noise: torch.Tensor, mask_token_id: int, temperature: float, top_k: int, top_p: float
+) -> torch.LongTensor:
+    """Samples a token at each place by exponential `noise`, of the shape of the logits; never the mask token."""
+    candidates = logits.to(torch.float32, copy=True)
+    candidates[..., mask_token_id] = -torch.inf
+    # Subtract the largest, so that no division by a small temperature overflows.
+    scores = candidates.sub_(candidates.amax(dim=-1, keepdim=True)).flatten(0, 1).div_(temperature)
+    if top_k:
+        scores = TopKLogitsWarper(top_k)(None, scores)
+    if top_p < 1:
+        scores = TopPLogitsWarper(top_p)(None, scores)
+    # The Gumbel-max trick, as in `torch.multinomial`.
+    return scores.exp_().view_as(logits).div_(noise).argmax(dim=-1)
 
 
 def exponential_noise(
-    logits: torch.Tensor,
-    generators: Sequence[torch.Generator] | None = None,
-    num_sampled: Sequence[int] | None = None,
+    logits: torch.Tensor, generators: Sequence[torch.Generator], num_sampled: Sequence[int]
 ) -> torch.Tensor:
     """Draws the noise of sampling. With `generators`, one a row, the draws do not depend on the batch.
 
-    In each row the first `num_sampled` places are sampled, by default all; the others draw no random numbers.
+    In each row the first `num_sampled` places are sampled; the others draw no random numbers.
     """
-    if generators is None:
+    if not generators:
         return torch.empty_like(logits, dtype=torch.float32).exponential_()
     noise = torch.ones_like(logits, dtype=torch.float32)
-    counts = num_sampled if num_sampled is not None else [logits.shape[1]] * len(logits)
-    for row, generator, count in zip(noise, generators, counts, strict=True):
+    for row, generator, count in zip(noise, generators, num_sampled, strict=True):
         row[:count].exponential_(generator=generator)
     return noise
