@@ -172,11 +172,11 @@ def with_adapter():
 @pytest.mark.parametrize(
     ("changed", "difference"),
     [
-        ({"model": make_dream}, "model class, weights"),
-        ({"model": other_weights}, "weights"),
+        ({"model": make_dream}, "weights and adapters"),
+        ({"model": other_weights}, "weights and adapters"),
         ({"model": other_generation_config}, "generation_config.top_k"),
-        ({"model": with_adapter}, "adapters, weights"),
-        ({"model": lambda: make_llada().double()}, "dtype, weights"),
+        ({"model": with_adapter}, "weights and adapters"),
+        ({"model": lambda: make_llada().double()}, "dtype, weights and adapters"),
         ({"data": lambda: make_prompts(2).map(lambda row: {"answer": row["answer"] + "0"})}, "rows"),
         ({"data": lambda: make_prompts(2).rename_column("answer", "solution")}, "rows"),
         ({"data": lambda: make_prompts(3)}, "rows, tokenized prompts"),

@@ -130,18 +130,11 @@ class Answerer:
 
     def fingerprint(self) -> dict[str, Any]:
         """Returns everything that affects the answers (model, adapters, recipe, seed), as names and as hashes."""
-        from peft import PeftModel
-        from peft.tuners.tuners_utils import BaseTunerLayer
-
-        layers = [layer for layer in self.model.modules() if isinstance(layer, BaseTunerLayer)]
-        base = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
         return {
             "seed": self.seed,
-            "model class": type(base).__name__,
-            "model name": base.config.name_or_path,
+            "model name": self.model.config.name_or_path,
             "dtype": str(self.model.dtype),
-            "adapters": sorted({name for x in layers if not x.disable_adapters for name in x.active_adapters}),
-            "weights": model_hash(self.model),
+            "weights and adapters": model_hash(self.model),
             **{
                 f"generation_config.{name}": value
                 for name, value in self.config.settings().items()

@@ -368,8 +368,8 @@ class Canvas:
         if self.layout.is_infilling:
             num_tokens = int((commit_step >= 0).sum())
         nan_error = FloatingPointError(
-            f"The logits are NaN at step {status.nfe - 1} of row {self.row_ids[row]}. Check the weights, processors and "
-            "the dtype: float16 overflows in models trained in bfloat16, load those in bfloat16."
+            f"The logits are NaN at step {status.nfe - 1} of row {self.row_ids[row]}. Check the weights, processors "
+            "and the dtype: float16 overflows in models trained in bfloat16, load those in bfloat16."
         )
         return DecodedRow(
             index=self.row_ids[row],

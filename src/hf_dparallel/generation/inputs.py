@@ -63,19 +63,13 @@ def _check_mask(input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -
     if not isinstance(attention_mask, torch.Tensor) or attention_mask.shape != input_ids.shape:
         rule = f"must be a tensor of the shape of `input_ids`, {_shape(input_ids)}"
         raise SettingError("attention_mask", _shape(attention_mask), rule)
-    if not ((attention_mask == 0) | (attention_mask == 1)).all():
-        raise ValueError("`attention_mask` must be 1 for tokens and 0 for padding. Pass the tokenizer's mask.")
-    is_empty = (attention_mask == 0).all(dim=1)
-    if is_empty.any():
-        raise ValueError(
-            f"`attention_mask` is 0 everywhere in row {_first(is_empty)}: that prompt is empty. Give it at least one "
-            "token."
-        )
-    right_padded = (attention_mask[:, 1:].long() < attention_mask[:, :-1].long()).any(dim=1)
-    if right_padded.any():
-        raise ValueError(
-            f"Row {_first(right_padded)} is padded on the right (`attention_mask` goes from 1 to 0), but new tokens "
-            "follow the prompt. Tokenize with `padding_side='left'`."
+    mask = attention_mask.float()
+    is_right = ((mask == 0) | (mask == 1)).all(dim=1) & (mask.diff(dim=1) >= 0).all(dim=1) & (mask[:, -1] == 1)
+    if not is_right.all():
+        row = _first(~is_right)
+        rule = f"must be 0 for padding on the left and 1 for the tokens after it, at least one, also in row {row}"
+        raise SettingError(
+            "attention_mask", attention_mask[row].tolist(), rule, "Tokenize with `padding_side='left'`."
         )
 
 
@@ -88,21 +82,15 @@ def _check_vocabulary(input_ids: torch.LongTensor, model: PreTrainedModel, confi
             f"`input_ids[{row}, {column}]` is {input_ids[row, column].item()}, outside the model's vocabulary of "
             f"{vocab_size} tokens. Use the tokenizer that belongs to the model."
         )
-    trained = "Set the id that the model was trained with."
-    for name, token_ids, remedy in (
-        ("mask_token_id", [config.mask_token_id], trained),
-        ("eos_token_id", config.eos_token_ids, trained),
-        ("pad_token_id", [config.padding_token_id], trained),
-        ("suppress_tokens", config.suppress_tokens, "Remove it."),
-    ):
-        for token_id in token_ids:
-            if not 0 <= token_id < vocab_size:
-                raise SettingError(name, token_id, f"is outside the model's vocabulary of {vocab_size} tokens", remedy)
+    for name in ("mask_token_id", "eos_token_id", "pad_token_id", "suppress_tokens"):
+        token_ids = getattr(config, name)
+        for token_id in token_ids if isinstance(token_ids, list) else [token_ids]:
+            if token_id is not None and not 0 <= token_id < vocab_size:
+                rule = f"is outside the model's vocabulary of {vocab_size} tokens"
+                raise SettingError(name, token_id, rule, "Take it from the tokenizer of the model.")
     if config.mask_token_id in (*config.eos_token_ids, config.padding_token_id):
         rule = "is the end or padding token, too"
         raise SettingError("mask_token_id", config.mask_token_id, rule, "Set the one that is wrong.")
-    if len({config.mask_token_id, *config.suppress_tokens}) >= vocab_size:
-        raise ValueError("`suppress_tokens` leaves no token to decode. Remove some.")
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:
@@ -127,11 +115,11 @@ def generators_by_row(
     if generator is None:
         return None
     generators = [generator] * batch_size if isinstance(generator, torch.Generator) else generator
-    rule = "must be one torch.Generator or one per row"
-    if not isinstance(generators, Sequence) or not all(isinstance(each, torch.Generator) for each in generators):
-        raise SettingError("generator", generator, rule)
-    if len(generators) != batch_size:
-        raise ValueError(f"`generator` {rule}, got {len(generators)} for {batch_size} rows.")
+    is_list = isinstance(generators, Sequence) and all(isinstance(each, torch.Generator) for each in generators)
+    if not is_list or len(generators) != batch_size:
+        raise SettingError(
+            "generator", generator, f"must be one torch.Generator, or one for each of {batch_size} rows"
+        )
     return generators.__getitem__
 
 

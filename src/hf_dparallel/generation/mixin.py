@@ -16,7 +16,6 @@ from transformers.generation.streamers import BaseStreamer
 
 from hf_dparallel_rules.settings import SettingError, settings_of
 
-from .compatibility import check
 from .configuration import DiffusionGenerationConfig, resolve
 from .exact import make_decoder
 from .inputs import CheckedForPeft, check_prompts, generators_by_row
@@ -140,7 +139,6 @@ class DiffusionGenerationMixin(GenerationMixin):
         if config.output_certainty and not config.return_dict_in_generate:
             rule = "needs `return_dict_in_generate=True`, to return the certainty in"
             raise SettingError("output_certainty", True, rule, "Set both, or leave `output_certainty` out.")
-        check(config, self)
         prompt_ids: Any = input_ids if inputs is None else inputs
         prompts = check_prompts(prompt_ids, attention_mask, config, self)
         prompts = [prompt for prompt in prompts for _ in range(config.num_return_sequences)]
