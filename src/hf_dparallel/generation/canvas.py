@@ -325,27 +325,28 @@ class Canvas:
         if self.whole_blocks:
             # Otherwise all answers begin at the same column.
             is_no_end |= self.is_given[:, first:]
-        counts = {
-            "nfe": self.nfe,
-            "open_from": self.open_from,
-            "open_to": self.open_to,
-            "num_open": self.is_open.sum(dim=1),
-            "num_revisable": self.revisable.sum(dim=1) if self.revises else self.num_revisions,
-            "num_revisions": self.num_revisions,
-        }
-        num_nan = torch.zeros_like(self.nfe) if num_nan is None else num_nan
-        numbers = [_least(self.column_ids, settled), _least(self.column_ids[first:], is_no_end), num_nan]
-        numbers += counts.values()
+        numbers = [
+            _least(self.column_ids, settled),
+            _least(self.column_ids[first:], is_no_end),
+            torch.zeros_like(self.nfe) if num_nan is None else num_nan,
+            self.nfe,
+            self.open_from,
+            self.open_to,
+            self.is_open.sum(dim=1),
+            self.revisable.sum(dim=1) if self.revises else self.num_revisions,
+            self.num_revisions,
+        ]
         table = torch.cat([torch.stack(numbers, dim=1), self.sequences[:, first:]], dim=1).cpu()
         self.status = []
         for row, line in enumerate(table[:, : len(numbers)].tolist()):
             tokens = table[row, len(numbers) + self.answer(row).start - first :]
-            self.status.append(self._status(row, tokens, *line[:3], **dict(zip(counts, line[3:], strict=True))))
+            self.status.append(self._status(row, tokens, *line))
 
     def _status(
-        self, row: int, tokens: torch.LongTensor, first_undecided: int, first_end: int, num_nan: int, **counts: int
+        self, row: int, tokens: torch.LongTensor, first_undecided: int, first_end: int, num_nan: int, *counts: int
     ) -> RowStatus:
         """Returns the status of a row, from the columns of its first mask and its first end token, and its counts."""
+        nfe, open_from, open_to, num_open, num_revisable, num_revisions = counts
         answer = self.answer(row)
         longest = answer.stop - answer.start
         num_decided = num_final = min(first_undecided - answer.start, longest)
@@ -354,10 +355,11 @@ class Canvas:
         length = length_to_eos if self.config.stop_at_eos else longest
         is_finished = num_nan > 0 or num_decided >= length
         if self.revises and not is_finished:
-            first_open = self._block_column(row, counts["open_from"])
+            first_open = self._block_column(row, open_from)
             num_final = min(num_decided, max(first_open - answer.start, 0))
-        reached, lengths = (num_decided, num_final), (length_to_eos, length)
-        return RowStatus(*counts.values(), *reached, *lengths, is_finished, num_nan > 0, tokens)
+        open_blocks, reached = (open_from, open_to, num_open, num_revisable), (num_decided, num_final)
+        lengths = (length_to_eos, length, is_finished)
+        return RowStatus(nfe, *open_blocks, num_revisions, *reached, *lengths, num_nan > 0, tokens)
 
     def _result(self, row: int) -> DecodedRow:
         status, answer = self.status[row], self.answer(row)
