@@ -48,8 +48,7 @@ class A2DForMaskedDiffusion(MaskedDiffusionModel):
                     "`convert_to_diffusion`."
                 )
             own = {"model_type": cls.config_class.model_type} | said
-            config, path = cls.config_class(**config.to_dict() | own), config.name_or_path
-            config.name_or_path = path
+            config = cls.config_class(**config.to_dict() | own)
         model = super().from_pretrained(name, *args, config=config, adapter_kwargs=adapter_kwargs, **kwargs)
         if "bd3lm" in model.name_or_path and model.config.block_length is None:
             raise ValueError(

@@ -98,12 +98,6 @@ class LLaDA2Config(PublishedConfigMixin, Glm4MoeConfig):
         if self.expert_capacity is not None:
             self.block_length = kwargs.setdefault("block_size", self.block_length)
         super().__post_init__(partial_rotary_factor=self.partial_rotary_factor, **kwargs)
-        least, most = self.num_experts_per_tok, self.n_routed_experts
-        if self.expert_capacity is not None and not least <= self.expert_capacity <= most:
-            raise ValueError(
-                f"`expert_capacity` must be from `num_experts_per_tok={least}` to `num_experts={most}`, got "
-                f"{self.expert_capacity}."
-            )
         # Where the published code looks for it.
         self.partial_rotary_factor = self.rope_parameters["partial_rotary_factor"]
         rotary_dim = int(self.head_dim * self.partial_rotary_factor)
