@@ -13,8 +13,8 @@ from .options import COUNT, FOLDER
 @click.argument("model", type=click.Path())
 @click.option("--output_dir", type=FOLDER, required=True, help="New folder for the model and its tokenizer.")
 @click.option("--block_length", type=COUNT, help="Tokens of a block, for block-causal attention. By default full.")
-@click.option("--causal_past", is_flag=True, help="Convert it for exact decoding (docs/exact.md).")
-def convert_command(model: str, output_dir: str, block_length: int | None, causal_past: bool) -> None:
+@click.option("--attention", type=click.Choice(("causal_past",)), help="For exact decoding (docs/exact.md).")
+def convert_command(model: str, output_dir: str, block_length: int | None, attention: str | None) -> None:
     """Turn an autoregressive model into a masked diffusion model to train.
 
     MODEL is a Llama, Mistral, Qwen2 or Qwen3: its name on the Hub, or a folder.
@@ -28,7 +28,6 @@ def convert_command(model: str, output_dir: str, block_length: int | None, causa
 
     check_is_new(Path(output_dir))
     with checked_name("model", model):
-        attention = "causal_past" if causal_past else None
         converted, tokenizer = convert_to_diffusion(model, block_length=block_length, attention=attention)
     converted.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)

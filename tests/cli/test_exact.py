@@ -99,7 +99,7 @@ def test_two_commands_and_the_student_by_its_name(hf, causal, prompts, tmp_path)
 
 
 def test_convert_writes_a_model_that_answers_as_before(hf, causal):
-    code, printed, _ = hf("convert", causal, "--causal_past", "--output_dir", "converted")
+    code, printed, _ = hf("convert", causal, "--attention", "causal_past", "--output_dir", "converted")
     assert code == 0 and "docs/exact.md" in printed
     model = AutoModelForMaskedLM.from_pretrained("converted")
     assert model.is_autoregressive and model.config.block_length == 16
