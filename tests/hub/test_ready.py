@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForMaskedLM, pipeline
 
 from hf_dparallel import DiffusionGenerationConfig, SDARForMaskedDiffusion
-from hf_dparallel.models.ready import ready_students
+from hf_dparallel.models.family import ready_students
 from hf_dparallel_cli import main
 
 from ..helpers import make_tokenizer

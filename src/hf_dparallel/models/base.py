@@ -18,7 +18,7 @@ from ..attention_masks import mask_copies
 from ..generation.mixin import DiffusionGenerationMixin
 from .adapters import AdapterLoadingMixin
 from .backbones import CACHE_ARGUMENT, DiffusionBackbone
-from .ready import ready_students
+from .family import ready_students
 from .scoring import (
     ScoringMixin,
     Terms,

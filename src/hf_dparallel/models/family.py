@@ -1,7 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What makes a family: configurations as in the published files, and registration with the Auto classes."""
 
+import tomllib
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from transformers import (
@@ -16,8 +19,6 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_dparallel_rules.settings import SETTINGS
 
-from .ready import ready_students
-
 
 ModelClass = TypeVar("ModelClass", bound=type[PreTrainedModel])
 
@@ -26,6 +27,13 @@ NO_BLOCKS: dict[str, Any] = dict.fromkeys(
     ("bd_size", "block_size"),
     "Its tokens attend to all others. Load a block-causal model with the classes of its family.",
 )
+
+
+@cache
+def ready_students() -> dict[str, dict[str, Any]]:
+    """Returns what published students need, by name: the rows of `ready.toml`."""
+    text = Path(__file__).with_name("ready.toml").read_text(encoding="utf-8")
+    return {row["name"]: row for row in tomllib.loads(text)["students"]}
 
 
 class PublishedConfigMixin:

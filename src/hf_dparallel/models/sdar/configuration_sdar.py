@@ -27,7 +27,6 @@ class SDARConfig(PublishedConfigMixin, Qwen3Config):
     served_as = {"sglang": "SDARForCausalLM", "lmdeploy": "SDARForCausalLM"}
     attribute_map = {"block_length": "block_size"}
 
-    hidden_size: int = 4096
     intermediate_size: int = 12288
     num_hidden_layers: int = 36
     num_key_value_heads: int | None = 8
