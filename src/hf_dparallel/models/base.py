@@ -163,9 +163,8 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
             inputs_embeds (`torch.FloatTensor` of shape `(batch_size, sequence_length, hidden_size)`, *optional*):
                 Embeddings, instead of `input_ids`.
             labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-                The clean tokens, -100 where nothing is scored: adds the mean cross-entropy as `loss`. Needs
-                `logits_to_keep=0`, unless they are for `head_function`. (Certainty-forcing distillation has its own
-                loss, see [`certainty_forcing_loss`].)
+                The clean tokens, -100 where nothing is scored: adds the mean cross-entropy at the kept positions as
+                `loss`. (Certainty-forcing distillation has its own loss, see [`certainty_forcing_loss`].)
             logits_to_keep (`int` or `torch.Tensor`, *optional*, defaults to 0):
                 Where the head runs. 0: everywhere. A positive `int`: the last positions. A tensor of positions,
                 `(num_positions,)` or `(batch_size, num_positions)`; or a boolean mask `(batch_size,
@@ -200,18 +199,13 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         if self.shift_logits or predicted_by is not None:
             hidden_states = shift_predictions(hidden_states, position_ids, predicted_by)
         hidden_states = select_positions(hidden_states, logits_to_keep)
+        if labels is not None:
+            labels = select_labels(labels, logits_to_keep)
         loss = None
         if head_function is not None:
-            kept_labels = select_labels(labels, logits_to_keep)
-            logits = apply_in_chunks(self.lm_head, head_function, hidden_states, kept_labels, self.config.vocab_size)
+            logits = apply_in_chunks(self.lm_head, head_function, hidden_states, labels, self.config.vocab_size)
         else:
             logits = self.lm_head(hidden_states)
             if labels is not None:
-                if logits.shape[:-1] != labels.shape:
-                    raise ValueError(
-                        f"`labels` must have one entry for each of the logits, got {tuple(labels.shape)} for "
-                        f"{tuple(logits.shape[:-1])}. Leave `logits_to_keep` at 0 when you pass labels."
-                    )
-                scored = (logits, labels.contiguous(), self.config.vocab_size)
-                loss = ForMaskedLMLoss(*scored, num_items_in_batch=num_items_in_batch)
+                loss = ForMaskedLMLoss(logits, labels, self.config.vocab_size, num_items_in_batch=num_items_in_batch)
         return MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
