@@ -13,7 +13,7 @@ from datasets import Dataset
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hf_dparallel import DiffusionGenerationConfig, __version__, filter_trajectories, generate_trajectories
-from hf_dparallel.data.folder import trajectory_files
+from hf_dparallel.data.folder import FILTERED_NAME, filtered_file, write_rows
 
 from .helpers import lora, make_dataset, make_llada, make_prompts, make_tokenizer, make_trainer, reward_of_the_text
 from .recipes import RECIPE
@@ -47,7 +47,8 @@ def save(folder: Path) -> None:
         make_tokenizer().save_pretrained("base")
         make_llada(**SIZES).save_pretrained("base")
         base = AutoModelForMaskedLM.from_pretrained("base")
-        generate_trajectories(base, make_tokenizer(), make_prompts(12), RECIPE, output_dir="trajectories")
+        rows = generate_trajectories(base, make_tokenizer(), make_prompts(12), RECIPE, output_dir="trajectories")
+        write_rows(Path("trajectories", FILTERED_NAME), rows)
         # On other rows than its own answers, which would change none of them.
         make_student(base, make_dataset(12), Path("student"))
         Path("student", "README.md").unlink()  # PEFT's, without a word about it
@@ -56,9 +57,8 @@ def save(folder: Path) -> None:
 
 def read() -> dict:
     """Returns what the saved files say, and the answers of the models in them, by the code of today."""
-    (path,) = trajectory_files(Path("trajectories"))
     return {
-        "rows": Dataset.from_parquet(str(path)).to_list(),
+        "rows": Dataset.from_parquet(str(filtered_file(Path("trajectories")))).to_list(),
         "recipe": DiffusionGenerationConfig.from_pretrained("student").non_defaults(),
         "base": answers_of("base", **RECIPE.non_defaults()),
         "student": answers_of("student"),

@@ -1,13 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The hashes of models and datasets."""
+"""The hash of a model."""
 
 import torch
 from accelerate import cpu_offload
-from datasets import Dataset, concatenate_datasets
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForMaskedLM
 
-from hf_dparallel.hashes import dataset_hash, model_hash
+from hf_dparallel.hashes import model_hash
 
 from .helpers import make_llada
 
@@ -48,11 +47,3 @@ def test_offloaded_weights_count():
     hashes = [model_hash(cpu_offload(model)) for model in (make_llada(), changed)]
     assert hashes == [model_hash(make_llada()), model_hash(changed)] and hashes[0] != hashes[1]
     assert changed.lm_head.weight.device.type == "meta"
-
-
-def test_the_hash_of_a_dataset_is_that_of_its_rows():
-    rows = {"prompt": ["a", "b"], "answer": [1, 2]}
-    dataset = Dataset.from_dict(rows)
-    others = dataset.remove_columns("answer"), dataset.select([1, 0]), Dataset.from_dict({**rows, "answer": [1, 3]})
-    assert dataset_hash(dataset) not in map(dataset_hash, others)
-    assert dataset_hash(concatenate_datasets([dataset.select([0]), dataset.select([1])])) == dataset_hash(dataset)

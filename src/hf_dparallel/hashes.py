@@ -1,17 +1,14 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Hashes that are the same in every process: of a model, of a dataset, and of values that JSON can write."""
+"""Hashes that are the same in every process: of a model, and of values that JSON can write."""
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate.utils import align_module_device
 from transformers import PreTrainedModel
 
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 # In a config: where it comes from, the type of the weights, and what transformers adds in the first forward pass.
 _NOT_COMPUTED = ("_name_or_path", "architectures", "dtype", "is_causal", "transformers_version")
@@ -21,15 +18,6 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def stable_hash(*parts: Any) -> int:
     """Hashes values that JSON can write. The hash serves as a seed, too."""
     return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:7])
-
-
-def dataset_hash(dataset: "Dataset") -> str:
-    """Hashes the rows of a dataset."""
-    hashed = hashlib.sha256()
-    # As stored: neither transforms nor decoders of images run, nor do the shards of the dataset matter.
-    for rows in dataset.with_format("arrow").iter(batch_size=1000):
-        hashed.update(json.dumps(rows.to_pylist(), sort_keys=True, default=str).encode())
-    return hashed.hexdigest()
 
 
 def model_hash(model: PreTrainedModel) -> str:

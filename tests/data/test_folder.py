@@ -10,7 +10,7 @@ from datasets import Dataset
 
 from hf_dparallel import generate_trajectories
 from hf_dparallel.data import folder
-from hf_dparallel.data.folder import FILTERED_NAME, trajectory_files, write_rows
+from hf_dparallel.data.folder import FILTERED_NAME, filtered_file, write_rows
 
 from ..helpers import make_llada, make_prompts, make_tokenizer
 from ..recipes import RECIPE
@@ -38,24 +38,14 @@ def test_damaged_files_are_named(tmp_path):
         (tmp_path / "trajectories.json").write_text(text)
         with pytest.raises(ValueError, match=rf"trajectories.json` {problem}"):
             run(tmp_path)
-    (tmp_path / "trajectories.json").unlink()
-    with pytest.raises(ValueError, match="holds trajectories of another run, which differs in shard_size, "):
-        run(tmp_path)
 
 
-def test_files_of_a_folder(tmp_path, caplog):
-    with pytest.raises(ValueError, match="has 0 shards and no filtered.parquet"):
-        trajectory_files(tmp_path)
+def test_only_filtered_rows_are_read(tmp_path):
     rows = run(tmp_path)
-    shards = sorted(tmp_path.glob("shard-*"))
-    assert trajectory_files(tmp_path) == shards and len(shards) == 3
-    assert f"`{tmp_path}` has no filtered.parquet: its rows are all answers, right or wrong." in caplog.text
-    shards[1].unlink()
-    with pytest.raises(ValueError, match="has 2 shards and no filtered.parquet"):
-        trajectory_files(tmp_path)
+    with pytest.raises(ValueError, match="has no filtered.parquet: its run is not finished, or nobody has filtered"):
+        filtered_file(tmp_path)
     write_rows(tmp_path / FILTERED_NAME, rows)
-    assert trajectory_files(tmp_path) == [tmp_path / FILTERED_NAME]
-    assert Dataset.from_parquet(str(tmp_path / FILTERED_NAME))[:] == rows[:]
+    assert Dataset.from_parquet(str(filtered_file(tmp_path)))[:] == rows[:]
 
 
 @contextmanager
@@ -78,7 +68,7 @@ def test_a_full_disk_ends_the_run_which_is_continued_when_there_is_room(tmp_path
     assert run(shards)[:] == rows[:]
     (shards / "shard-00001-of-00003.parquet").unlink()
     # More than the description of the run and what it says on stderr, but not a shard.
-    with limited_files(3000), pytest.raises(OSError, match="File too large"):
+    with limited_files(1800), pytest.raises(OSError, match="File too large"):
         run(shards)
     assert len(list(shards.iterdir())) == 3
     assert run(shards)[:] == rows[:]

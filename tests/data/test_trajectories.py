@@ -177,9 +177,7 @@ def with_adapter():
         ({"model": other_generation_config}, "generation_config.top_k"),
         ({"model": with_adapter}, "weights and adapters"),
         ({"model": lambda: make_llada().double()}, "dtype, weights and adapters"),
-        ({"data": lambda: make_prompts(2).map(lambda row: {"answer": row["answer"] + "0"})}, "rows"),
-        ({"data": lambda: make_prompts(2).rename_column("answer", "solution")}, "rows"),
-        ({"data": lambda: make_prompts(3)}, "rows, tokenized prompts"),
+        ({"data": lambda: make_prompts(3)}, "prompts"),
         ({"recipe": RECIPE.updated(entropy_threshold=0.1)}, "generation_config.entropy_threshold. Choose another"),
         ({"seed": 1}, "seed"),
     ],
@@ -192,6 +190,15 @@ def test_stale_rows_are_never_returned(tmp_path, changed, difference):
     with pytest.raises(ValueError, match=f"of another run, which differs in {difference}"):
         run(**changed)
     assert run()[:] == rows[:]
+
+
+def test_other_columns_are_those_of_the_given_rows(tmp_path):
+    model, tokenizer, prompts = make_llada(), make_tokenizer(), make_prompts(2)
+    rows = generate_trajectories(model, tokenizer, prompts, RECIPE, output_dir=tmp_path)
+    changed = prompts.map(lambda row: {"answer": row["answer"] + "0"}).rename_column("answer", "solution")
+    again = generate_trajectories(model, tokenizer, changed, RECIPE, output_dir=tmp_path)
+    assert again["solution"][:] == [answer + "0" for answer in rows["answer"]]
+    assert again["completion_ids"][:] == rows["completion_ids"][:]
 
 
 def test_settings_of_the_output_do_not_make_another_run(tmp_path):

@@ -1,9 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The folder of trajectories. Only this module knows its files:
 
-- `trajectories.json`: the run of the shards, that is, its model, generation settings, data and seed;
-- `shard-00000-of-00012.parquet` and so on: the answers to 64 prompts each;
-- `filtered.parquet`: the answers that the reward functions kept.
+- `trajectories.json`: the run of the shards, that is, its model, generation settings, prompts and seed;
+- `shard-00000-of-00012.parquet` and so on: the answers to 64 prompts each, with the number of each row;
+- `filtered.parquet`: the rows that the reward functions kept, with all columns.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..hashes import dataset_hash, stable_hash
+from ..hashes import stable_hash
 from ..reports import read_json
 from .prompts import check_new_columns, has_texts, tokenize_prompts
 
@@ -33,23 +33,19 @@ logger = logging.get_logger(__name__)
 SHARD_SIZE = 64
 MANIFEST_NAME = "trajectories.json"
 FILTERED_NAME = "filtered.parquet"
-_SHARD_PATTERN = "shard-*-of-*.parquet"
 _CHAT_COLUMN = "chat_template_kwargs"
 _NEW_COLUMNS = ("prompt_ids", "completion_ids", "commit_step", "nfe")
 
 
-def trajectory_files(folder: Path) -> list[Path]:
-    """Returns the parquet files with the rows of a folder: the filtered ones, or else all shards of a whole run."""
-    if (folder / FILTERED_NAME).is_file():
-        return [folder / FILTERED_NAME]
-    shards = sorted(folder.glob(_SHARD_PATTERN))
-    if not shards or len(shards) < int(shards[-1].stem.rpartition("-")[2]):
+def filtered_file(folder: Path) -> Path:
+    """Returns the file with the kept rows of a folder."""
+    path = folder / FILTERED_NAME
+    if not path.is_file():
         raise ValueError(
-            f"`{folder}` has {len(shards)} shards and no {FILTERED_NAME}: its run is not finished. Start it again "
-            "with the same folder."
+            f"`{folder}` has no {FILTERED_NAME}: its run is not finished, or nobody has filtered its answers. Start "
+            "`hf-dparallel trajectories` again with the same folder, or save there what `filter_trajectories` returns."
         )
-    logger.warning(f"`{folder}` has no {FILTERED_NAME}: its rows are all answers, right or wrong.")
-    return shards
+    return path
 
 
 def common_chat_template_kwargs(dataset: Any) -> dict[str, Any] | None:
@@ -106,14 +102,11 @@ class TrajectoryFolder:
         self.shards = [self.path / f"shard-{index:05d}-of-{count:05d}.parquet" for index in range(count)]
         # By shard and row, until their shard is complete.
         self._answers: dict[int, dict[int, dict[str, Any] | None]] = {}
-        prompts = {"rows": dataset_hash(dataset), "tokenized prompts": stable_hash(self.prompt_ids)}
+        prompts = {"prompts": stable_hash(self.prompt_ids)}
         # Through JSON, to compare it with what is read from the folder.
         self._run = json.loads(json.dumps({"shard_size": SHARD_SIZE} | teacher | prompts))
-        manifest, held = self.path / MANIFEST_NAME, self._run
-        if manifest.is_file():
-            held = read_json(manifest)
-        elif any(self.path.glob(_SHARD_PATTERN)):
-            held = {}
+        manifest = self.path / MANIFEST_NAME
+        held = read_json(manifest) if manifest.is_file() else self._run
         changed = [name for name in held | self._run if held.get(name) != self._run.get(name)]
         if changed:
             raise ValueError(
@@ -149,33 +142,33 @@ class TrajectoryFolder:
             self._write(self.shards[shard], dict(sorted(self._answers.pop(shard).items())))
 
     def read(self) -> "Dataset":
-        """Returns the rows of all shards, and warns if there are fewer than prompts."""
-        from datasets import Dataset
+        """Returns the rows with the answers of all shards, and warns if there are fewer than prompts."""
+        from datasets import Dataset, concatenate_datasets
         from pyarrow.parquet import read_table
 
-        rows = Dataset(read_table(list(map(str, self.shards))))
-        if failed := len(self.dataset) - len(rows):
+        answers = Dataset(read_table(list(map(str, self.shards))))
+        if failed := len(self.dataset) - len(answers):
             logger.warning(f"{failed} of {len(self.dataset)} rows are left out: their logits were NaN.")
-        return rows
+        if self._arguments is not None:
+            answers = answers.add_column(_CHAT_COLUMN, [self._arguments] * len(answers))
+        return concatenate_datasets([self.dataset.select(answers["row"]), answers.remove_columns("row")], axis=1)
 
     def _rows(self, shard: int) -> range:
         return range(shard * SHARD_SIZE, min((shard + 1) * SHARD_SIZE, len(self.dataset)))
 
     def _write(self, path: Path, answers: dict[int, dict[str, Any] | None]) -> None:
-        from datasets import Dataset, Features, List, Value, concatenate_datasets
+        import pyarrow
+        from pyarrow.parquet import write_table
 
-        done = {row: {"prompt_ids": self.prompt_ids[row], **answer} for row, answer in answers.items() if answer}
+        done = {row: answer for row, answer in answers.items() if answer}
         # A small last shard may fail because of its prompts, a whole one only because of the model.
         if not done and len(answers) == min(SHARD_SIZE, len(self.dataset)):
             raise FloatingPointError(
                 f"The logits of the model are NaN in all rows from {min(answers)} to {max(answers)}. Check the "
                 "weights and the dtype: float16 overflows in models that were trained in bfloat16."
             )
-        ids = List(Value("int64"))
-        new = Dataset.from_dict(
-            {name: [answer[name] for answer in done.values()] for name in _NEW_COLUMNS},
-            Features({name: Value("int64") if name == "nfe" else ids for name in _NEW_COLUMNS}),
-        )
-        if self._arguments is not None:
-            new = new.add_column(_CHAT_COLUMN, [self._arguments] * len(new))
-        write_rows(path, concatenate_datasets([self.dataset.select(done), new], axis=1))
+        rows = [{"row": row, "prompt_ids": self.prompt_ids[row], **answer} for row, answer in done.items()]
+        number, ids = pyarrow.int64(), pyarrow.list_(pyarrow.int64())
+        columns = {"row": number, "prompt_ids": ids, "completion_ids": ids, "commit_step": ids, "nfe": number}
+        with _replacing(path) as temporary:
+            write_table(pyarrow.Table.from_pylist(rows, pyarrow.schema(columns)), temporary)

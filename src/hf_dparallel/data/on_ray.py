@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Generates trajectories on a Ray cluster: Ray Data runs the actors, and this process writes the answers."""
 
+import json
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ from .trajectories import as_columns
 
 
 if TYPE_CHECKING:
-    import pyarrow
     from datasets import Dataset
 
 Loader = Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase]]
@@ -62,23 +62,25 @@ def generate_trajectories_on_ray(
     teacher, tokenizer, config = ray.get(describe.remote())
     folder = TrajectoryFolder(output_dir, dataset, tokenizer, config, teacher)
     folder.prepare()
-    if prompts := [{"row": row, "prompt_ids": ids} for row, ids in folder.prompts()]:
+    if prompts := [{"prompt": json.dumps(prompt)} for prompt in folder.prompts()]:
         size = batch_size * _PROMPTS_PER_SLOT
         answers = ray.data.from_items(prompts, override_num_blocks=-(-len(prompts) // size)).map_batches(
             TeacherActor,
             fn_constructor_args=(load, settings, teacher),
             batch_size=size,
-            batch_format="pyarrow",
             concurrency=(1, max_actors),
             num_gpus=gpus,
         )
         for answer in tqdm(answers.iter_rows(), "Trajectories", len(prompts)):
-            folder.add(answer.pop("row"), answer if answer["nfe"] is not None else None)
+            folder.add(*json.loads(answer["answer"]))
     return folder.read()
 
 
 class TeacherActor:
-    """Answers batches of prompts with one [`Answerer`]. Raises a `ValueError` if its model is not `teacher`."""
+    """Answers batches of prompts with one [`Answerer`]. Raises a `ValueError` if its model is not `teacher`.
+
+    Prompts and answers are JSON texts: the row, and its token ids or columns.
+    """
 
     def __init__(self, load: Loader, settings: dict[str, Any], teacher: dict[str, Any]):
         self._answerer = Answerer(*load(), **settings)
@@ -86,13 +88,6 @@ class TeacherActor:
         if self._answerer.fingerprint() | {"model name": teacher["model name"]} != teacher:
             raise ValueError("The models of two machines differ. Give all machines the same files, or a `revision`.")
 
-    def __call__(self, prompts: "pyarrow.Table") -> "pyarrow.Table":
-        import pyarrow
-
-        asked = zip(prompts["row"].to_pylist(), prompts["prompt_ids"].to_pylist(), strict=True)
-        answers = self._answerer.rows(asked, raise_errors=False)
-        # Missing columns become nulls.
-        rows = [{"row": row, **(as_columns(answer) or {})} for row, answer in answers]
-        number, ids = pyarrow.int64(), pyarrow.list_(pyarrow.int64())
-        types = {"row": number, "completion_ids": ids, "commit_step": ids, "nfe": number}
-        return pyarrow.Table.from_pylist(rows, pyarrow.schema(types))
+    def __call__(self, prompts: dict[str, Any]) -> dict[str, list[str]]:
+        answers = self._answerer.rows(map(json.loads, prompts["prompt"]), raise_errors=False)
+        return {"answer": [json.dumps([row, as_columns(answer)]) for row, answer in answers]}

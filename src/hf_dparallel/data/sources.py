@@ -5,7 +5,7 @@ from pathlib import Path
 
 import datasets
 
-from .folder import MANIFEST_NAME, trajectory_files
+from .folder import MANIFEST_NAME, filtered_file
 
 
 def has_one_split(name: str) -> bool:
@@ -23,12 +23,11 @@ def load_rows(name: str, config: str | None = None, split: str = "train") -> dat
     if not has_one_split(name):
         # `load_dataset` needs a name, and a path such as "./" has none.
         return datasets.load_dataset(str(path.resolve()) if path.is_dir() else name, config, split=split)
-    files = [path] if path.is_file() else trajectory_files(path)
-    names = [str(file.resolve()) for file in files]
+    file = (path if path.is_file() else filtered_file(path)).resolve()
     try:
-        return datasets.load_dataset(str(files[0].parent.resolve()), data_files=names, split=split)
+        return datasets.load_dataset(str(file.parent), data_files=str(file), split=split)
     except (datasets.exceptions.DatasetsError, OSError, ValueError, StopIteration) as error:
         # After this, `datasets` lists hundreds of endings. An empty file is a `StopIteration`.
         cause = error.__cause__ or error
         problem = f"{type(cause).__name__}: {cause}".partition(" with any supported")[0]
-        raise ValueError(f"`{files[0]}` cannot be read: {problem}") from error
+        raise ValueError(f"`{file}` cannot be read: {problem}") from error

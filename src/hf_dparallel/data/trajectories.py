@@ -79,7 +79,7 @@ def generate_trajectories(
 
     Raises:
         ValueError: if the dataset is empty, has no prompt column, or has a prompt that is empty or contains the mask
-            token; if `output_dir` holds another run: of another model, dataset, tokenizer, recipe or seed; or if
+            token; if `output_dir` holds another run: with another model, prompts, tokenizer, recipe or seed; or if
             several processes do not share it.
         FloatingPointError: if no row of a whole shard can be decoded.
         OSError: if a shard cannot be written, as on a full disk. Those before it are saved.
