@@ -4,7 +4,7 @@
 A pass computes the tokens that the last pass proposed, causally and without the adapter, and after them masks, with
 the adapter. The proposals that agree with the model's own tokens are committed, and its own next token with them. If
 all agree, the masks' predictions are the next proposals, up to the first that the commit rule would not commit; else
-the proposals behind the rejected one.
+nothing is proposed, since the masks have seen a rejected token.
 Self-speculative decoding with mask tokens is from https://huggingface.co/papers/2507.11851.
 """
 
@@ -201,10 +201,7 @@ class WindowDecoder(Decoder):
         return self._sample(None, scores[None], noise=noise).tokens
 
     def _propose(self, logits: torch.Tensor, first: torch.LongTensor, is_clean: torch.BoolTensor) -> None:
-        """Writes what masks propose for the columns `first` and after.
-
-        In rows with a rejection the masks have seen a rejected token: what stood behind it is proposed again.
-        """
+        """Writes what masks propose for the columns `first` and after, in rows without a rejection."""
         canvas, mask_token_id = self.canvas, self.config.mask_token_id
         if not logits.shape[1]:
             return
@@ -216,9 +213,8 @@ class WindowDecoder(Decoder):
         room = canvas.layout.max_new_tokens - 1 - canvas.block.gather(1, first)
         is_proposed = is_sure & is_clean & (order < room)
         tokens = proposed.tokens.where(is_proposed, mask_token_id)
-        is_kept = ~is_clean & (canvas.column_ids >= first)
-        kept = canvas.proposals.value.where(is_kept, mask_token_id)
-        canvas.proposals.value = kept.scatter(1, proposed.columns, tokens).where(is_clean, kept)
+        empty = torch.full_like(canvas.sequences, mask_token_id)
+        canvas.proposals.value = empty.scatter(1, proposed.columns, tokens)
 
 
 def make_decoder(model: PreTrainedModel, config: DiffusionGenerationConfig, *args: Any) -> Decoder:
