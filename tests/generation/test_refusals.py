@@ -122,6 +122,7 @@ WRONG_TOGETHER = [
     (make_llada, {"block_origin": "answer"}, "LLaDA"),
     (make_routed_llada2, {"block_origin": "answer"}, "experts"),
     *((make, INFILLING, "later blocks") for make in (make_sdar, make_nemotron)),
+    (make_sdar, {"input_ids": PROMPT} | INFILLING, "later blocks"),
     *((make, {"suffix_length": 3}, "computes none") for make in (make_sdar, make_nemotron)),
     (make_nemotron, {"entropy_threshold": 1.0, "max_active_blocks": 2}, "is not decided"),
     (make_nemotron, {"cache_implementation": "prefix"}, "attention of Nemotron"),

@@ -24,6 +24,7 @@ class WithAdapter:
 
     block_length, block_origin = 4, "answer"
     is_native, training, is_autoregressive = True, False, False
+    hides_padding, takes_visibility = True, True
 
     def __init__(self, recipes, attention="full"):
         self.config = make_llada().config

@@ -2,6 +2,7 @@
 """Checks settings against one another and against the model."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from transformers import PreTrainedModel
@@ -49,17 +50,17 @@ def moves_blocks(model: PreTrainedModel) -> bool:
     return getattr(model.config, "expert_capacity", None) is None
 
 
-def check(config: Any, model: PreTrainedModel | None = None) -> None:
+def check(config: Any, model: PreTrainedModel) -> None:
     """Raises a [`SettingError`] if settings of a resolved configuration contradict one another or the model."""
-    _check_together(config)
-    if model is not None:
-        _check_model(config, model)
 
-
-def _check_together(config: Any) -> None:
-    def refuse(name: str, rule: str, remedy: str = "") -> NoReturn:
+    def refuse(name: str, rule: str, remedy: str = "Leave it out.") -> NoReturn:
         raise SettingError(name, getattr(config, name), rule, remedy)
 
+    _check_together(config, refuse)
+    _check_model(config, model, refuse)
+
+
+def _check_together(config: Any, refuse: Callable[..., NoReturn]) -> None:
     length, block_length, rule = config.max_new_tokens, config.block_length, config.commit_rule()
     if length == 0 and rule == "denoising_steps":
         refuse("denoising_steps", "needs `max_new_tokens` other than 0", "Use a commit rule with a threshold.")
@@ -86,13 +87,10 @@ def _check_together(config: Any) -> None:
     if config.stop_strings and length == 0:
         refuse("stop_strings", "needs `max_new_tokens` other than 0", "Leave it out: masks are filled in any order.")
     if config.cache_refresh_interval is not None and config.cache_implementation not in ("prefix", "dual"):
-        refuse("cache_refresh_interval", 'needs the cache "prefix" or "dual", which approximate', "Leave it out.")
+        refuse("cache_refresh_interval", 'needs the cache "prefix" or "dual", which approximate')
 
 
-def _check_model(config: Any, model: PreTrainedModel) -> None:
-    def refuse(name: str, rule: str, remedy: str = "Leave it out.") -> NoReturn:
-        raise SettingError(name, getattr(config, name), rule, remedy)
-
+def _check_model(config: Any, model: PreTrainedModel, refuse: Callable[..., NoReturn]) -> None:
     of_class = type(model).__name__
     sees_all = model.attention == "full"
     if config.is_infilling and not sees_all:

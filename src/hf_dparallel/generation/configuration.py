@@ -194,7 +194,8 @@ def resolve(
         kwargs: settings of the caller.
 
     Raises:
-        ValueError: for an invalid setting, settings that contradict one another, or if no mask token is known.
+        ValueError: for an invalid setting, settings that contradict one another or the model, or if no mask
+            token is known.
     """
     values = _merged(kwargs, _layers(given, *model.recipes()))
     if values.get("disable_compile"):
@@ -226,7 +227,7 @@ def resolve(
                 "`model.load_adapter(name)`, which reads it, or set a commit rule such as `entropy_threshold`."
             )
     config = DiffusionGenerationConfig(**values)
-    check(config)
+    check(config, model)
     return config
 
 

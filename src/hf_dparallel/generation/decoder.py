@@ -13,7 +13,6 @@ from hf_dparallel_rules.certainty import measure_certainty
 from hf_dparallel_rules.commit_rules import make_rule
 
 from .canvas import Canvas
-from .compatibility import check
 from .configuration import DiffusionGenerationConfig
 from .output import DecodedRow
 from .parts import Change, RowPart
@@ -35,7 +34,6 @@ class Decoder:
         parts: Sequence[RowPart],
         generator_for: Callable[[int], torch.Generator] | None = None,
     ):
-        check(config, model)
         self.config = config
         self.parts = list(parts)
         self.model = model
