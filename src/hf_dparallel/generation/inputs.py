@@ -131,6 +131,15 @@ def input_device(model: PreTrainedModel) -> torch.device:
     return torch.device(device) if device is not None else embedding.weight.device
 
 
+def check_virtual_tokens(peft_config: Any) -> None:
+    """Raises a `ValueError` for an adapter of PEFT that puts virtual tokens before the prompt."""
+    if getattr(peft_config, "is_prompt_learning", False):
+        raise ValueError(
+            f"{type(peft_config).__name__} puts virtual tokens before the prompt, which decoding does not support. "
+            "Use an adapter of the weights, such as LoRA."
+        )
+
+
 class CheckedForPeft:
     """A method that cannot be read through a `PeftModel` with virtual tokens: PEFT hands it on without them."""
 
@@ -140,10 +149,5 @@ class CheckedForPeft:
 
     def __get__(self, model: Any, owner: type | None = None) -> Callable:
         # A `PeftModel` reads it in methods of its own.
-        config = getattr(sys._getframe(1).f_locals.get("self"), "active_peft_config", None)
-        if getattr(config, "is_prompt_learning", False):
-            raise ValueError(
-                f"{type(config).__name__} puts virtual tokens before the prompt, which decoding does not support. "
-                "Use an adapter of the weights, such as LoRA."
-            )
+        check_virtual_tokens(getattr(sys._getframe(1).f_locals.get("self"), "active_peft_config", None))
         return self.function.__get__(model, owner)

@@ -23,7 +23,7 @@ class CertaintyForcingConfig(TrainingArguments):
 
     It adds the parameters of certainty-forcing distillation (https://huggingface.co/papers/2509.26488) to
     [`~transformers.TrainingArguments`], and gives some of those another default. The defaults are the paper's for
-    LLaDA. The help of each parameter stands beside its field.
+    LLaDA, and activation checkpointing is on. The help of each parameter stands beside its field.
 
     A subclass can add a term to the loss: a function in [`added_terms`], and a field `{name}_weight`.
 
@@ -41,15 +41,6 @@ class CertaintyForcingConfig(TrainingArguments):
     )
     logging_steps: float = field(
         default=10, metadata={"help": "Log every X update steps; a float in [0, 1) is a ratio of all steps."}
-    )
-    activation_checkpointing: bool | None = field(
-        default=None,
-        metadata={
-            "help": "Recompute activations in the backward pass, which saves memory and costs about a fifth of the "
-            "speed. On unless `gradient_checkpointing` is set.",
-            "nargs": "?",
-            "const": True,
-        },
     )
     block_length: int = field(
         default=32,

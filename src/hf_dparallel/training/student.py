@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from ..generation import configuration
 from ..generation.compatibility import has_adapter
+from ..generation.inputs import check_virtual_tokens
 from ..generation.mask_gate import gate_adapters
 from ..models.adapters import check_start
 from ..models.foreign import enable_diffusion_generation
@@ -96,11 +97,7 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
             "adapter (loaded with `is_trainable=True`); or, to add one on top of it, save the model of "
             "`model.merge_and_unload()`, and load that folder."
         )
-    if peft_config.is_prompt_learning:
-        raise ValueError(
-            f"{type(peft_config).__name__} puts virtual tokens before the prompt, which decoding does not support. "
-            "Use an adapter of the weights, such as `LoraConfig`."
-        )
+    check_virtual_tokens(peft_config)
     check_start(peft_config)
     if not model.config.name_or_path:
         logger.warning(
