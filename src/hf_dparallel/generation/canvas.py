@@ -9,13 +9,12 @@ Its *column* is its index in the tensors of the canvas, padding included, which 
 enter and leave.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn.functional import pad
-from torch.nn.utils.rnn import pad_sequence
 
 from ..attention_masks import mask_blocks
 from .configuration import DiffusionGenerationConfig
@@ -23,10 +22,9 @@ from .layout import Layout
 from .output import DecodedRow
 
 
-# The tensors `(rows, width)`, with their value in padding and in new rows where it is not 0, and those `(rows,)`.
-_WIDE = ("attention_mask", "position_ids", "block", "block_start", "is_given", "masked", "holding", "commit_step")
-_FILLS = {"block": -1, "is_given": True, "commit_step": -1}
-_OF_ROWS = ("nfe", "step_in_block", "open_from", "open_to", "num_revisions")
+# Tensors `(rows, width)` and `(rows,)` that change from pass to pass, with their value in new rows and in padding.
+_WIDE = {"holding": False, "commit_step": -1}
+_OF_ROWS = {"nfe": 0, "step_in_block": 0, "open_from": 0, "open_to": -1, "num_revisions": 0}
 
 
 @dataclass
@@ -62,8 +60,7 @@ class RowTensor:
     """A tensor of a part, `(rows, width)` or `(rows,)`, whose lines the canvas adds and removes with the rows."""
 
     fill: float
-    is_wide: bool
-    value: torch.Tensor = None
+    value: torch.Tensor
 
 
 class Canvas:
@@ -122,22 +119,22 @@ class Canvas:
         self.config = config
         self.attention = attention
         self.layout = layout or Layout.of(config, attention)
-        # Whether blocks are counted from the first token of a row.
-        self.whole_blocks = self.layout.whole_blocks
         self.first_alone = first_alone
         self.revises = revises
         self.row_ids: list[int] = []
         self.prompt_lengths: list[int] = []
         self.status: list[RowStatus] = []
         self._of_parts: list[RowTensor] = []
-        self._set_width()
+        self.sequences = torch.zeros(0, 0, dtype=torch.long)
+        for name, fill in (_WIDE | _OF_ROWS).items():
+            setattr(self, name, torch.full((0, 0) if name in _WIDE else (0,), fill))
 
     def __len__(self) -> int:
         return len(self.row_ids)
 
     def row_tensor(self, fill: float, is_wide: bool = True) -> RowTensor:
         """Returns a tensor for a part to keep, `fill` in padding and new rows; call it before any row enters."""
-        self._of_parts.append(RowTensor(fill, is_wide))
+        self._of_parts.append(RowTensor(fill, torch.full((0, 0) if is_wide else (0,), fill)))
         return self._of_parts[-1]
 
     def prompt_start(self, row: int) -> int:
@@ -156,32 +153,29 @@ class Canvas:
 
     def add(self, prompts: Mapping[int, torch.LongTensor]) -> None:
         """Adds prompts of any lengths, `(prompt_length,)` each, by row ids that are not in use."""
-        rows = [self.layout.place(prompt, self.config.mask_token_id) for prompt in prompts.values()]
-        is_empty = not self.row_ids
+        num_rows, device = len(self), next(iter(prompts.values())).device
         self.row_ids += prompts
         self.prompt_lengths += map(len, prompts.values())
-        self._set_width()
-        added: dict[str, torch.Tensor] = {}
-        for owner, name, fill, is_wide in self._row_tensors():
-            if name in rows[0]:
-                tensor = added[name] = pad_sequence([row[name] for row in rows], True, fill, padding_side="left")
-            elif name in ("open_from", "open_to"):
-                tensor = _least(added["block"], ~added["holding"])
-            else:
-                dtype = torch.float32 if isinstance(fill, float) else torch.long
-                tensor = added["sequences"].new_full(added["sequences"].shape[: 1 + is_wide], fill, dtype=dtype)
-            parts = [tensor] if is_empty else [getattr(owner, name), tensor]
-            setattr(owner, name, torch.cat([self._fitted(part, fill) for part in parts]))
-        self.column_ids = torch.arange(self.width, device=self.sequences.device)
-        if is_empty:
-            self._eos_token_ids = self.sequences.new_tensor(self.config.eos_token_ids)
-        self._read_status(~self.holding)
+        self._resize(slice(num_rows), device, num_new=len(prompts))
+        for row, prompt in enumerate(prompts.values(), num_rows):
+            start = self.prompt_start(row)
+            self.sequences[row, start:] = self.config.mask_token_id
+            self.sequences[row, start : start + len(prompt)] = prompt
+        self.masked = self.sequences == self.config.mask_token_id
+        self.holding = self.holding | self.masked
+        self._eos_token_ids = self.sequences.new_tensor(self.config.eos_token_ids)
+        self._enter()
 
     def begin(self, row: int, tokens: list[int]) -> None:
         """Writes the first tokens of the answer of a newly added row."""
         self.write(row, 0, tokens)
+        self._enter()
+
+    def _enter(self) -> None:
+        """Has new rows enter their first block with masks. Others stay where they are."""
         settled = ~self.holding
-        self.open_from[row] = self.open_to[row] = _least(self.block, settled)[row]
+        self.open_from = _least(self.block, settled)
+        self.open_to = torch.maximum(self.open_to, self.open_from)
         self._read_status(settled)
 
     def write(self, row: int, number: int, tokens: list[int]) -> None:
@@ -322,7 +316,7 @@ class Canvas:
         # The first column at which a row has a new token.
         first = min(self.answer(row).start for row in range(len(self)))
         is_no_end = (self.sequences[:, first:, None] != self._eos_token_ids).all(dim=-1)
-        if self.whole_blocks:
+        if self.layout.whole_blocks:
             # Otherwise all answers begin at the same column.
             is_no_end |= self.is_given[:, first:]
         numbers = [
@@ -386,29 +380,24 @@ class Canvas:
     def _keep(self, rows: list[int]) -> None:
         for name in ("row_ids", "prompt_lengths", "status"):
             setattr(self, name, [getattr(self, name)[row] for row in rows])
-        self._set_width()
         if rows:
-            index = torch.tensor(rows, device=self.masked.device)
-            for owner, name, fill, _ in self._row_tensors():
-                setattr(owner, name, self._fitted(getattr(owner, name)[index], fill))
-            self.column_ids = torch.arange(self.width, device=index.device)
+            self._resize(torch.tensor(rows, device=self.masked.device), self.masked.device)
+            self.masked = self.sequences == self.config.mask_token_id
             self._find_open()
 
-    def _set_width(self) -> None:
+    def _resize(self, rows: slice | torch.LongTensor, device: torch.device, num_new: int = 0) -> None:
+        """Keeps the lines of some rows, adds those of new ones, and has the longest row begin at the left edge."""
         lengths = [self.layout.length(prompt_length) for prompt_length in self.prompt_lengths]
-        self.width = max(lengths, default=self.layout.max_new_tokens)
-        self.is_padded = min(lengths, default=self.width) < self.width
-
-    def _row_tensors(self) -> Iterator[tuple[Any, str, float, bool]]:
-        """Yields the tensors with a line per row, as attributes of their owner, with their fill and `is_wide`."""
-        yield self, "sequences", self.config.padding_token_id, True
-        yield from ((self, name, _FILLS.get(name, 0), True) for name in _WIDE)
-        yield from ((self, name, 0, False) for name in _OF_ROWS)
-        yield from ((tensor, "value", tensor.fill, tensor.is_wide) for tensor in self._of_parts)
-
-    def _fitted(self, tensor: torch.Tensor, fill: float) -> torch.Tensor:
-        """Adds or removes padding on the left of a tensor with columns."""
-        return pad(tensor, (self.width - tensor.shape[1], 0), value=fill) if tensor.dim() == 2 else tensor
+        self.width, self.is_padded = max(lengths), min(lengths) < max(lengths)
+        own = {"sequences": self.config.padding_token_id, **_WIDE, **_OF_ROWS}
+        changing = [(self, name, fill) for name, fill in own.items()]
+        for owner, name, fill in [*changing, *((tensor, "value", tensor.fill) for tensor in self._of_parts)]:
+            kept = getattr(owner, name)[rows].to(device)
+            left = (self.width - kept.shape[1], 0) if kept.dim() == 2 else ()
+            setattr(owner, name, pad(kept, (*left, 0, num_new), value=fill))
+        self.column_ids = torch.arange(self.width, device=device)
+        for name, tensor in self.layout.place(self.prompt_lengths, self.column_ids).items():
+            setattr(self, name, tensor)
 
 
 def _least(numbers: torch.LongTensor, skipped: torch.BoolTensor) -> torch.LongTensor:

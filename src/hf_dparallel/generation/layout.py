@@ -1,10 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Where the tokens of a row are: positions, blocks and answer, by the length of its prompt."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import pad
 
 from .configuration import DiffusionGenerationConfig
 
@@ -50,21 +50,16 @@ class Layout:
             return prompt_length // self.block_length * self.block_length
         return -(-prompt_length % self.block_length) if self.is_infilling else prompt_length
 
-    def place(self, prompt: torch.LongTensor, mask_token_id: int) -> dict[str, torch.Tensor]:
-        """Returns the tensors of a row, `(length,)` each, by name ([`Canvas`])."""
-        num_given = 0 if self.is_infilling else len(prompt)
-        sequence = pad(prompt, (0, self.length(len(prompt)) - len(prompt)), value=mask_token_id)
-        position_ids = torch.arange(len(sequence), device=sequence.device)
-        from_origin = position_ids - self.origin(len(prompt))
-        is_given = position_ids < num_given
-        masked = ~is_given & (sequence == mask_token_id)
+    def place(self, prompt_lengths: Sequence[int], columns: torch.LongTensor) -> dict[str, torch.Tensor]:
+        """Returns the tensors of rows that end at the last of `columns`, `(rows, width)`, by name ([`Canvas`])."""
+        edges = [(len(columns) - self.length(n), self.origin(n), self.answer(n).start) for n in prompt_lengths]
+        start, origin, answer_start = columns.new_tensor(edges).T[..., None]
+        position = columns - start
+        from_origin = position - origin
         return {
-            "sequences": sequence,
-            "attention_mask": torch.ones_like(sequence),
-            "position_ids": position_ids,
-            "block": from_origin.div(self.block_length, rounding_mode="floor"),
-            "block_start": (position_ids - from_origin % self.block_length).clamp(min=0),
-            "is_given": is_given,
-            "masked": masked,
-            "holding": masked,
+            "attention_mask": (position >= 0).long(),
+            "position_ids": position.clamp(min=0),
+            "block": from_origin.div(self.block_length, rounding_mode="floor").where(position >= 0, -1),
+            "block_start": (position - from_origin % self.block_length).clamp(min=0),
+            "is_given": position < answer_start,
         }

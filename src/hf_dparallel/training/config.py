@@ -139,7 +139,7 @@ class CertaintyForcingConfig(TrainingArguments):
             rule = "must be 'random' or 'sequential', whose order a resumed run and several processes repeat"
             raise SettingError("train_sampling_strategy", self.train_sampling_strategy, rule)
         # As a plain default it would win over a `gradient_checkpointing=False`, its older name.
-        if self.activation_checkpointing is None and self.gradient_checkpointing is None:
+        if self.activation_checkpointing is None and self.gradient_checkpointing is None:  # type: ignore[has-type]
             self.activation_checkpointing = True
         # torch warns in every epoch that it has nothing to pin memory for.
         if not torch.accelerator.is_available():

@@ -17,7 +17,7 @@ class Schedule:
         self.canvas = canvas
         self.order = config.commit_order
         length, block_length, steps = config.max_new_tokens, config.block_length, config.denoising_steps
-        if canvas.whole_blocks and length % block_length:
+        if canvas.layout.whole_blocks and length % block_length:
             # One schedule for all blocks: the last has masks after the answer.
             steps, length = round(steps * block_length / length), block_length
         self.counts = scheduled_counts(length, block_length, steps)
