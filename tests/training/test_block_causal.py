@@ -21,7 +21,7 @@ from hf_dparallel.attention_masks import make_attention_mask, mask_copies, noisy
 from hf_dparallel.training.block_collator import BlockCausalCollator
 from hf_dparallel.training.losses import row_terms
 from hf_dparallel.training.objective import Objective
-from hf_dparallel.training.recipe import mask_settings, student_recipe
+from hf_dparallel.training.recipe import student_recipe
 from hf_dparallel.training.student import base_model
 
 from ..helpers import (
@@ -400,7 +400,7 @@ def test_the_loss_of_an_evaluation_does_not_depend_on_its_batches(tmp_path, orig
 
 def test_the_blocks_are_as_long_as_in_the_model(tmp_path, caplog):
     trainer = make_trainer(tmp_path, make_sdar(), block_length=8)
-    assert trainer.data_collator.block_length == mask_settings(trainer)["block_length"] == 4
+    assert trainer.data_collator.block_length == trainer.args.block_length == 4
     assert "`block_length=8` is replaced by 4, the block length of the model" in caplog.text
     caplog.clear()
     make_trainer(tmp_path, make_sdar(), block_length=32)

@@ -17,6 +17,7 @@ from transformers import (
 from transformers.modeling_outputs import MaskedLMOutput
 
 from hf_dparallel import (
+    CertaintyForcingConfig,
     CertaintyForcingTrainer,
     DataCollatorForSemiAutoregressiveMasking,
     DiffusionGenerationConfig,
@@ -466,10 +467,10 @@ def test_rows_that_are_no_dataset_cannot_be_tokenized(tmp_path):
 # Models and adapters
 
 
-def test_a_model_by_name_and_default_arguments(golden_dir, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    trainer = CertaintyForcingTrainer(str(golden_dir / "llada" / "model"), train_dataset=make_dataset(2))
-    assert type(trainer.model).__name__ == "LLaDAForMaskedDiffusion" and trainer.args.output_dir == "model-CFD"
+def test_a_model_by_name_and_default_arguments(golden_dir, tmp_path):
+    args = CertaintyForcingConfig(str(tmp_path))
+    trainer = CertaintyForcingTrainer(str(golden_dir / "llada" / "model"), args, make_dataset(2))
+    assert type(trainer.model).__name__ == "LLaDAForMaskedDiffusion"
     collator = trainer.data_collator
     assert (collator.mask_token_id, collator.eos_token_id, collator.max_length) == (500, 481, 384)
 

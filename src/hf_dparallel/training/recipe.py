@@ -11,7 +11,6 @@ from hf_dparallel_rules.settings import SETTINGS, SettingError
 from ..data.folder import common_chat_template_kwargs
 from ..generation.configuration import DiffusionGenerationConfig, check_chat, recipe_of
 from ..hub.push import hub_name
-from .collator import MASK_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
 from .student import base_model
 
@@ -22,13 +21,6 @@ _RECORDED_SETTINGS = (
     *("train_sampling_strategy", "warmup_steps", "weight_decay"),
 )
 _RECORDED_METRICS = ("loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy")
-
-
-def mask_settings(trainer: Any) -> dict[str, Any]:
-    """Returns the settings of the masks: of the collator if it is one of ours, else of the configuration."""
-    is_ours = isinstance(trainer.data_collator, DataCollatorForSemiAutoregressiveMasking)
-    source = trainer.data_collator if is_ours else trainer.args
-    return {name: getattr(source, name) for name in MASK_SETTINGS}
 
 
 def chat_arguments(given: dict[str, Any] | str | None, model: Any, dataset: Any) -> dict[str, Any] | None:
@@ -51,18 +43,17 @@ def student_recipe(trainer: Any) -> DiffusionGenerationConfig:
 
     If it has no commit rule, adds the paper's.
     """
-    model, masks = base_model(trainer.model), mask_settings(trainer)
-    recipe = recipe_of(model)
-    if trainer.args.chat_template_kwargs:
-        recipe = recipe.updated(chat_template_kwargs=trainer.args.chat_template_kwargs)
+    args, recipe = trainer.args, recipe_of(base_model(trainer.model))
+    if args.chat_template_kwargs:
+        recipe = recipe.updated(chat_template_kwargs=args.chat_template_kwargs)
     rule = recipe.commit_rule()
     if rule == "denoising_steps":
         return recipe  # steps of a canvas of its own
-    if rule is None and trainer.args.certainty_weight:
+    if rule is None and args.certainty_weight:
         # A student that is not taught to be certain is a teacher, and gets no threshold.
         recipe = recipe.updated(entropy_threshold=0.5)
-    if recipe.block_length is None or masks["masking"] != "random":
-        recipe = recipe.updated(block_length=masks["block_length"])
+    if recipe.block_length is None or args.masking != "random":
+        recipe = recipe.updated(block_length=args.block_length)
     if trainer.train_dataset is None:
         return recipe
     num_blocks = -(-trainer.longest_completion // recipe.block_length)
@@ -75,8 +66,8 @@ def training_summary(trainer: Any) -> dict[str, Any]:
     base = base_model(trainer.model)
     inherited = {field.name for field in fields(TrainingArguments)}
     own = [field.name for field in fields(CertaintyForcingConfig) if field.name not in inherited]
-    values = {**vars(args), **mask_settings(trainer)}
-    settings = {name: values[name] for name in (*_RECORDED_SETTINGS, *own) if values[name] is not None}
+    names = [name for name in (*_RECORDED_SETTINGS, *own) if getattr(args, name) is not None]
+    settings = {name: getattr(args, name) for name in names}
     # The batch that was found to fit, with `auto_find_batch_size`.
     batch_size = trainer.state.train_batch_size or args.train_batch_size
     settings["batch_size"] = batch_size * args.gradient_accumulation_steps * args.world_size

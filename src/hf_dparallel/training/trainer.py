@@ -33,7 +33,7 @@ from ..models.base import MaskedDiffusionModel
 from ..reports import write_json
 from .block_collator import default_collator
 from .checkpoints import check_resumable, last_complete_checkpoint
-from .collator import DataCollatorForSemiAutoregressiveMasking, MaskingCallback
+from .collator import MASK_SETTINGS, DataCollatorForSemiAutoregressiveMasking, MaskingCallback
 from .config import CertaintyForcingConfig
 from .objective import IGNORE_INDEX, averages, log_values, sum_by_row, sum_copies
 from .recipe import chat_arguments, student_recipe, training_summary
@@ -83,8 +83,8 @@ class CertaintyForcingTrainer(Trainer):
     Args:
         model (`str` or [`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
             The student, which starts as a copy of the teacher; a name is loaded by `AutoModelForMaskedLM`.
-        args ([`CertaintyForcingConfig`], *optional*):
-            Configuration for this trainer. If `None`, a default configuration is used.
+        args ([`CertaintyForcingConfig`]):
+            Configuration for this trainer.
         train_dataset, eval_dataset ([`~datasets.Dataset`], *optional*):
             Data with columns `prompt_ids` and `completion_ids`, as from [`generate_trajectories`]; or, to be
             tokenized, `prompt` and `completion`, or `messages`. `eval_dataset` may be a `dict` of several. Evaluation
@@ -117,7 +117,7 @@ class CertaintyForcingTrainer(Trainer):
     def __init__(
         self,
         model: "str | PreTrainedModel | PeftModel",
-        args: CertaintyForcingConfig | None = None,
+        args: CertaintyForcingConfig,
         train_dataset: Dataset | None = None,
         eval_dataset: Dataset | dict[str, Dataset] | None = None,
         processing_class: PreTrainedTokenizerBase | None = None,
@@ -127,9 +127,6 @@ class CertaintyForcingTrainer(Trainer):
         optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
         optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
     ):
-        if args is None:
-            name = model if isinstance(model, str) else model.config.name_or_path or model.config.model_type
-            args = CertaintyForcingConfig(f"{name.rstrip('/').split('/')[-1]}-CFD")
         if not isinstance(args, CertaintyForcingConfig):
             raise TypeError(f"`args` must be a `CertaintyForcingConfig`, got {type(args).__name__}.")
         # Before the weights of an adapter are drawn.
@@ -159,6 +156,8 @@ class CertaintyForcingTrainer(Trainer):
             self._eval_collator = dataclasses.replace(data_collator)
             rules |= {"eos_token_id": data_collator.eos_token_id, "max_length": data_collator.max_length}
             rules["check_row"] = data_collator.read_row
+            for name in MASK_SETTINGS:  # which the recipe and the card say
+                setattr(args, name, getattr(data_collator, name))
         self._row_rules = rules
         with args.main_process_first(desc="preparing the data"):
             train_dataset = self._prepare_dataset(train_dataset, "train_dataset")
