@@ -38,13 +38,10 @@ def calibrate_command(
     """
     from dataclasses import replace
 
-    from hf_dparallel import __version__
     from hf_dparallel.data.rewards import get_reward
     from hf_dparallel.evaluation.calibration import calibrate, check_num_prompts, parse_sweep
     from hf_dparallel.evaluation.decoding import evaluate_answers
     from hf_dparallel.generation.configuration import recipe_of
-    from hf_dparallel.hub.push import CALIBRATION_NAME
-    from hf_dparallel.reports import write_json
 
     from .loading import load_answerer, load_prompts
 
@@ -85,11 +82,8 @@ def calibrate_command(
             f"{100 * max_accuracy_drop:g} points of accuracy with a `confidence` of "
             f"{confidence}. Give more prompts, a larger `max_accuracy_drop`, or a surer `sweep`."
         )
-    record = vars(best) | promise | {"reward": reward, "seed": answerer.seed, "num_prompts": len(dataset)}
-    record |= {"reference": {"denoising_steps": original.denoising_steps}, "hf_dparallel": __version__}
-    Path(output_dir, CALIBRATION_NAME).unlink(missing_ok=True)  # the promise of another recipe
     given = answerers[best.settings[setting]].generation_config
     recipe_of(answerer.model).updated(**given.settings()).save_pretrained(output_dir)
-    write_json(record, Path(output_dir, CALIBRATION_NAME))
     click.echo(f"\n{setting} {best.settings[setting]} keeps the accuracy and is written to {output_dir}.")
-    return record | {"trials": [vars(trial) for trial in trials]}
+    figures = {"reward": reward, "seed": answerer.seed, "num_prompts": len(dataset)}
+    return vars(best) | promise | figures | {"trials": [vars(trial) for trial in trials]}

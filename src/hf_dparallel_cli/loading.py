@@ -121,8 +121,6 @@ def load_prompts(options: Mapping[str, Any], reward: str, default_split: str) ->
     name, num_samples, asked, right = (
         options[key] for key in ("dataset", "num_samples", "prompt_column", "answer_column")
     )
-    if name is None:
-        raise click.UsageError("Missing option '--dataset'.")
     split = options["dataset_split"] or ("train" if has_one_split(name) else default_split)
     dataset = load_split(name, options["dataset_config"], split, num_samples)
     if num_samples is not None:

@@ -70,6 +70,7 @@ batch_option = click.option("--batch_size", type=COUNT, default=16, help="Prompt
 data_options = together(
     click.option(
         "--dataset",
+        required=True,
         type=click.Path(),
         help="Prompts: a Hub dataset, a folder, a .csv, .tsv, .txt, .json, .jsonl or .parquet file, or 'demo' (word "
         "problems). It must have a column 'prompt' or 'messages', or use --prompt_column.",

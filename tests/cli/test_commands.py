@@ -145,7 +145,7 @@ def test_sweeps(hf, asked):
     assert read_json("b/report.json")["rows"][-1]["nfe"] == rows[0]["nfe"]  # whatever the batch
 
 
-def test_calibrate(hf, asked, monkeypatch):
+def test_calibrate(hf, asked):
     flags = [*asked[1:], "--max_new_tokens", "8", "--block_length", "4", "--output_dir", "out"]
     loosely = ["calibrate", *asked[:1], *flags, "--max_accuracy_drop", "0.9", "--confidence", "0.5"]
     code, out, _ = hf(*loosely, "--sweep", "entropy_threshold=1,3", "--json", "c.json")
@@ -155,18 +155,9 @@ def test_calibrate(hf, asked, monkeypatch):
     assert (recipe.max_new_tokens, recipe.block_length) == (8, 4)
     assert figures["settings"] == {"entropy_threshold": recipe.entropy_threshold}
     assert f"entropy_threshold {recipe.entropy_threshold} keeps the accuracy" in out
-    record = read_json("out/calibration.json")
-    assert record == {name: value for name, value in figures.items() if name != "trials"}
-    assert record["max_accuracy_drop"] == 0.9 and record["reference"] == {"denoising_steps": 8}
+    assert figures["max_accuracy_drop"] == 0.9
     code, _, err = hf("calibrate", *asked[:1], *flags)
     assert code == 1 and "here 4. Fewer than 230 cannot show" in err and "Give 460 prompts or more" in err
-
-    # Killed while it writes another recipe: no promise stays that is of the one before.
-    def stop(recipe, folder):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(DiffusionGenerationConfig, "save_pretrained", stop)
-    assert hf(*loosely, "--sweep", "entropy_threshold=2")[0] == 130 and not Path("out/calibration.json").exists()
 
 
 def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, questions, monkeypatch):

@@ -23,9 +23,9 @@ def load_rows(name: str, config: str | None = None, split: str = "train") -> dat
     if not has_one_split(name):
         # `load_dataset` needs a name, and a path such as "./" has none.
         return datasets.load_dataset(str(path.resolve()) if path.is_dir() else name, config, split=split)
-    file = (path if path.is_file() else filtered_file(path)).resolve()
+    file = path if path.is_file() else filtered_file(path)
     try:
-        return datasets.load_dataset(str(file.parent), data_files=str(file), split=split)
+        return datasets.load_dataset(str(file.resolve().parent), data_files=str(file.resolve()), split=split)
     except (datasets.exceptions.DatasetsError, OSError, ValueError, StopIteration) as error:
         # After this, `datasets` lists hundreds of endings. An empty file is a `StopIteration`.
         cause = error.__cause__ or error

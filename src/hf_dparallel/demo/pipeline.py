@@ -40,7 +40,7 @@ class DemoConfig:
     """Settings of [`run_demo`]. `hf-dparallel demo --help` describes most of them."""
 
     output_dir: str = "demo_output"
-    teacher: str | None = None
+    teacher: str = TEACHER
     seed: int = 0
     num_trajectories: int = 640
     num_train_steps: int = 100
@@ -50,10 +50,9 @@ class DemoConfig:
 
 
 def load_teacher(
-    dtype: torch.dtype | None = None, path: str | Path | None = None
+    dtype: torch.dtype | None = None, path: str | Path = TEACHER
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads a teacher and its tokenizer, by default the bundled one in the dtype in which this CPU decodes faster."""
-    path = path or TEACHER
     tokenizer = AutoTokenizer.from_pretrained(path)
     # Twice as fast on CPUs with instructions for it, and slower on all others.
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # of torch 2.12
@@ -119,12 +118,13 @@ def _recipe(settings: dict[str, Any]) -> DiffusionGenerationConfig:
 def _evaluate_settings(
     answerer: Answerer, problems: "Dataset", tried: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Returns accuracy and cost with each of the settings, which are in `recipe`."""
+    """Returns accuracy and cost with each of the settings, which are in `recipe`, and as a `label` for a picture."""
     points = []
     for settings in tried:
         name = " ".join(f"{name} {value}" for name, value in settings.items()) or "one token per pass"
         answers = evaluate_answers(answerer.with_(**settings), problems, numeric_answer_reward, name)
-        points.append({**answers.metrics(), "recipe": settings})
+        label = " ".join(map(str, settings.values()))
+        points.append({**answers.metrics(), "recipe": settings, "label": label})
         print(f"{name}: {points[-1]['nfe']:.1f} passes, {points[-1]['accuracy']:.1%} right", flush=True)
     return points
 
@@ -210,8 +210,7 @@ def _compare(
     measured = {}
     for title, (answerer, settings) in methods.items():
         (metrics,) = _evaluate_settings(answerer, problems, [settings])
-        name = " ".join([title, *map(str, settings.values())])
-        measured[name] = {metric: metrics[metric] for metric in TABLE_METRICS}
+        measured[f"{title} {metrics['label']}".rstrip()] = {metric: metrics[metric] for metric in TABLE_METRICS}
     return make_rows(measured)
 
 
@@ -233,9 +232,5 @@ def _write_results(report: dict[str, Any], output_dir: Path) -> str:
         "Teacher, entropy": [tuning["original"], *tuning["entropy_threshold"]],
         "Student, entropy": tuning["student"],
     }
-    labelled = {
-        curve: [{**point, "label": " ".join(map(str, point["recipe"].values()))} for point in points]
-        for curve, points in curves.items()
-    }
-    plot_tradeoff(labelled).savefig(output_dir / "curves.png")
+    plot_tradeoff(curves).savefig(output_dir / "curves.png")
     return "\n\n".join(paragraphs)

@@ -18,13 +18,12 @@ from .card import SUMMARY_NAME, is_draft, make_card
 
 
 CARD_NAME = "README.md"
-CALIBRATION_NAME = "calibration.json"
 _CUSTOM_GENERATE = Path(__file__).parent / "custom_generate" / "generate.py"
 # All else in a folder stays there: optimizer states, training_args.bin, checkpoints, logs.
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 _ADAPTER = (ADAPTER_CONFIG_NAME, "adapter_model.safetensors")
 _PUBLIC = (
-    *(GENERATION_CONFIG_NAME, CALIBRATION_NAME, SUMMARY_NAME),
+    *(GENERATION_CONFIG_NAME, SUMMARY_NAME),
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "additional_chat_templates/*"),
     *(CARD_NAME, "LICENSE*", "NOTICE*", "*.png", "*.svg"),
