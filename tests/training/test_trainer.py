@@ -622,7 +622,7 @@ def test_a_collator_of_ones_own(tmp_path):
     collator = DataCollatorForSemiAutoregressiveMasking(MASK, EOS, **masks)
     trainer = CertaintyForcingTrainer(make_llada(), make_args(tmp_path), make_dataset(4), data_collator=collator)
     assert training_summary(trainer)["settings"].items() >= masks.items()
-    assert student_recipe(trainer).block_length == 2 != trainer.args.block_length
+    assert student_recipe(trainer).block_length == trainer.args.block_length == 2
     batch = collator(make_rows(2))
     # One view a sequence, though `args.complementary_masking` is set: the collator counts.
     expected = naive_loss(trainer.model, batch, views=1)
