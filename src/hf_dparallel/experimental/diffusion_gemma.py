@@ -36,7 +36,7 @@ class DiffusionGemmaCollator:
     Args:
         canvas_length, vocab_size (`int`): those of the model.
         eos_token_id (`int`): fills up the last canvas, and is learned there.
-        max_length (`int`, *optional*, defaults to 384): of prompt and completion together; longer rows are left out.
+        max_length (`int`, *optional*, defaults to 384): of prompt and completion together; longer rows are refused.
         seed (`int`, *optional*, defaults to 0): seed of the draws.
         epoch (`torch.Tensor`): the epoch, in shared memory, where worker processes see it change.
     """

@@ -73,12 +73,11 @@ class DiffusionBackbone:
         """Returns the mask of 2-D inputs and the query positions."""
         rows, queries, _ = inputs_embeds.shape
         keys = queries if cache is None else cache.get_mask_sizes(queries, 0)[0]
+        if key_mask is None:
+            key_mask = torch.ones(rows, keys, device=inputs_embeds.device)
+        key_positions = (key_mask.long().cumsum(dim=1) - 1).clamp(min=0)
         if cache is None and position_ids is not None:
             key_positions = position_ids.expand(rows, -1)
-        elif key_mask is None:
-            key_positions = torch.arange(keys, device=inputs_embeds.device).expand(rows, -1)
-        else:
-            key_positions = (key_mask.long().cumsum(dim=1) - 1).clamp(min=0)
         position_ids = key_positions[:, -queries:] if position_ids is None else position_ids.expand(rows, -1)
         open_start = key_positions.amax(dim=1, keepdim=True) + 1 - self.config.block_length
         mask = make_attention_mask(

@@ -19,8 +19,6 @@ from .family import PublishedConfigMixin
 
 # Names of unused tokens in the tokenizers of Llama 3 and Mistral.
 _RESERVED = re.compile(r"reserved|unused|control_\d")
-# Their frequencies change with the largest position of a pass.
-_OF_LENGTH = ("dynamic", "longrope")
 # A2D's name. Behind the vocabulary of Qwen3 it has the published id, 151669.
 _MASK_TOKEN = "<|mask|>"
 
@@ -78,8 +76,8 @@ def convert_to_diffusion(
     config = AutoConfig.from_pretrained(name, **where)
     _check_source(name, config)
     rope = config.rope_parameters["rope_type"]
-    if is_autoregressive and rope in _OF_LENGTH:
-        rule = f"does not go with rope_type={rope!r}, whose frequencies masks would change"
+    if is_autoregressive and rope in ("dynamic", "longrope"):
+        rule = f"does not go with rope_type={rope!r}, whose frequencies change with the length"
         raise SettingError("attention", attention, rule, "Use a model without it.")
     tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **where)
     model_class = FROM_CAUSAL[type(config)]
