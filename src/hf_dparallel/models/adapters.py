@@ -156,7 +156,8 @@ class AdapterLoadingMixin(_Mixed):
 
     def active_adapters(self) -> list[str]:
         """Returns the names of the active adapters, even while they are disabled."""
-        return self._adapter_layers()[0].active_adapters
+        # Modules that some adapters save whole, and trained tokens, name theirs only.
+        return max((layer.active_adapters for layer in self._adapter_layers()), key=len)
 
     def set_adapter(self, adapter_name: list[str] | str) -> None:
         """Makes one or several adapters active. While they are disabled, they stay so."""
@@ -166,7 +167,7 @@ class AdapterLoadingMixin(_Mixed):
         names, layers = [adapter_name] if isinstance(adapter_name, str) else adapter_name, self._adapter_layers()
         if not set(names) <= set(self.peft_config):
             raise ValueError(f"`adapter_name` must be one of {list(self.peft_config)}, got {names}.")
-        is_disabled = layers[0].disable_adapters
+        is_disabled = any(layer.disable_adapters for layer in layers)
         set_adapter(self, adapter_name)
         for layer in layers:
             if isinstance(layer, TrainableTokensLayer):
@@ -201,16 +202,13 @@ class AdapterLoadingMixin(_Mixed):
             self._hf_peft_config_loaded = False
 
     def _adapter_layers(self) -> list[Any]:
-        """Returns the modules that switch adapters: first the layers that every adapter has."""
-        from peft.tuners.trainable_tokens import TrainableTokensLayer
+        """Returns the modules that switch adapters."""
         from peft.tuners.tuners_utils import BaseTunerLayer
         from peft.utils.other import AuxiliaryTrainingWrapper
 
         if not has_adapter(self):
             raise ValueError("No adapter is loaded. Call `load_adapter` first.")
-        of_some = (AuxiliaryTrainingWrapper, TrainableTokensLayer)
-        loaded = [module for module in self.modules() if isinstance(module, (BaseTunerLayer, *of_some))]
-        return sorted(loaded, key=lambda module: isinstance(module, of_some))
+        return [module for module in self.modules() if isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper))]
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs) -> None:
         """Saves the model or, if it has adapters, the adapters and the active recipe."""
