@@ -97,16 +97,13 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
 
     def _adjust_missing_and_unexpected_keys(self, loading_info) -> None:
         super()._adjust_missing_and_unexpected_keys(loading_info)  # type: ignore[misc]
-        name = type(self).__name__
-        for keys, what in (
-            (loading_info.missing_keys, f"lacks {{}} weights of {name}"),
-            (loading_info.unexpected_keys, f"has {{}} weights that are none of {name}"),
-        ):
-            if keys:
-                raise ValueError(
-                    f"The checkpoint {self.config.name_or_path!r} {what.format(len(keys))}, such as "
-                    f"{min(keys)!r}. It is incomplete, or of another architecture under this `model_type`."
-                )
+        missing = loading_info.missing_keys
+        if keys := missing or loading_info.unexpected_keys:
+            problem = f"lacks {len(keys)} weights of" if missing else f"has {len(keys)} weights that are none of"
+            raise ValueError(
+                f"The checkpoint {self.config.name_or_path!r} {problem} {type(self).__name__}, such as {min(keys)!r}. "
+                "It is incomplete, or of another architecture under this `model_type`."
+            )
 
     @property
     def attention(self) -> str:  # type: ignore[override]
