@@ -13,12 +13,21 @@ _CHUNK_NUMEL = 2**27
 
 
 @dataclass
-class Certainty:
-    """A token at each position, its probability, and the entropy (nats) there, each of shape `(...)`."""
+class TokenPrediction:
+    """A token at each place, its probability and the entropy (nats) there, each `(...)`, and the scores.
+
+    In decoding, places are `(rows, tokens)`, and it also has their columns of the canvas, and which of these are masks
+    of the open blocks (`masked`) or, if a part revises, decided tokens there (`revisable`).
+    """
 
     tokens: torch.LongTensor
     confidence: torch.FloatTensor
     entropy: torch.FloatTensor
+    # (..., vocab_size)
+    logits: torch.Tensor
+    columns: torch.LongTensor = None
+    masked: torch.BoolTensor = None
+    revisable: torch.BoolTensor = None
 
 
 def entropy_from_logits(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
@@ -43,7 +52,9 @@ def entropy_from_logits(logits: torch.Tensor, temperature: float = 1.0) -> torch
     return 0.0 - (log_probs.exp() * log_probs.clamp(min=torch.finfo(torch.float32).min)).sum(dim=-1)
 
 
-def measure_certainty(logits: torch.Tensor, mask_token_id: int, tokens: torch.LongTensor | None = None) -> Certainty:
+def measure_certainty(
+    logits: torch.Tensor, mask_token_id: int, tokens: torch.LongTensor | None = None
+) -> TokenPrediction:
     """Picks the likeliest token of each position, except the mask token, and measures its certainty.
 
     The mask token is never picked, but is part of the distribution. If the model prefers it to every other token, the
@@ -59,7 +70,8 @@ def measure_certainty(logits: torch.Tensor, mask_token_id: int, tokens: torch.Lo
     given = repeat(None) if tokens is None else tokens.flatten().split(size)
     parts = [_measure(mask_token_id, *of_places) for of_places in zip(flat.split(size), given, strict=False)]
     columns = parts[0] if len(parts) == 1 else [torch.cat(column) for column in zip(*parts, strict=True)]
-    return Certainty(*(column.view(logits.shape[:-1]) for column in columns))
+    tokens, confidence, entropy = (column.view(logits.shape[:-1]) for column in columns)
+    return TokenPrediction(tokens, confidence, entropy, logits)
 
 
 def _measure(

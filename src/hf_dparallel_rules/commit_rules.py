@@ -8,7 +8,7 @@ each row that has one, the most certain or the first, so that decoding always en
 
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .settings import SETTINGS, Setting
 
@@ -16,24 +16,15 @@ from .settings import SETTINGS, Setting
 if TYPE_CHECKING:
     import torch
 
-# By its name, because importing torch takes seconds.
+    from .certainty import TokenPrediction
+
+# By their names, because importing torch takes seconds.
 Tensor: TypeAlias = "torch.Tensor"
+Prediction: TypeAlias = "TokenPrediction"
 # By its setting, each commit rule.
 RULES: dict[str, Any] = {}
 # About the least number of float32.
 _LEAST = -3e38
-
-
-class Prediction(Protocol):
-    """A prediction, as rules read it: a candidate token at each place, `(rows, tokens)`, and its scores."""
-
-    tokens: Tensor
-    confidence: Tensor
-    entropy: Tensor
-    # (rows, tokens, vocab_size)
-    logits: Tensor
-    # Columns of the canvas.
-    columns: Tensor
 
 
 def commit_rule(name: str, type: type, help: str, *, options: Iterable[Setting] = (), **fields: Any) -> Callable:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_dparallel.generation.prediction import TokenPrediction
+from hf_dparallel_rules.certainty import TokenPrediction
 from hf_dparallel_rules.commit_rules import commit_by_count
 from hf_dparallel_rules.rules.confidence_factor import commit_by_confidence_factor
 from hf_dparallel_rules.rules.confidence_threshold import commit_by_confidence

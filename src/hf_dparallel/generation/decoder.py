@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from hf_dparallel_rules.certainty import measure_certainty
+from hf_dparallel_rules.certainty import TokenPrediction, measure_certainty
 from hf_dparallel_rules.commit_rules import make_rule
 
 from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
 from .output import DecodedRow
 from .parts import Change, RowPart
-from .prediction import TokenPrediction, exponential_noise, sample_tokens
+from .prediction import exponential_noise, sample_tokens
 from .runner import Runner
 
 
@@ -133,8 +133,9 @@ class Decoder:
                 noise = exponential_noise(logits, generators, num_sampled)
             sampling = (config.temperature, config.top_k, config.top_p)
             tokens = sample_tokens(logits, noise, config.mask_token_id, *sampling)
-        certainty = measure_certainty(logits, config.mask_token_id, tokens)
-        return TokenPrediction(**vars(certainty), logits=logits, columns=columns)
+        prediction = measure_certainty(logits, config.mask_token_id, tokens)
+        prediction.columns = columns
+        return prediction
 
     def _leave(self, row_id: int) -> dict[str, Any]:
         """Has the parts forget a row, and returns their fields of its [`DecodedRow`]."""

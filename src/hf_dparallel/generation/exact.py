@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from hf_dparallel_rules.certainty import measure_certainty
+from hf_dparallel_rules.certainty import TokenPrediction, measure_certainty
 
 from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
@@ -21,7 +21,6 @@ from .decoder import Decoder
 from .layout import Layout
 from .parts import Change
 from .plan import Blocks, Pass
-from .prediction import TokenPrediction
 from .standard_parts import ScoreProcessing
 
 
@@ -206,8 +205,8 @@ class WindowDecoder(Decoder):
         if not logits.shape[1]:
             return
         order = canvas.column_ids[: logits.shape[1]]
-        certainty = measure_certainty(logits, mask_token_id)
-        proposed = TokenPrediction(**vars(certainty), logits=logits, columns=first + order)
+        proposed = measure_certainty(logits, mask_token_id)
+        proposed.columns = first + order
         is_sure = self.rule(proposed, torch.ones_like(proposed.tokens, dtype=torch.bool)).cumprod(dim=1).bool()
         # The last token of the answer is never proposed: the pass that verifies the one before it predicts it.
         room = canvas.layout.max_new_tokens - 1 - canvas.block.gather(1, first)

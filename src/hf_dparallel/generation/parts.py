@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel
 
+from hf_dparallel_rules.certainty import TokenPrediction
+
 from .canvas import Canvas
 from .plan import Pass
-from .prediction import TokenPrediction
 
 
 class Change(NamedTuple):

@@ -1,27 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""From the logits of masked positions to the tokens that could be committed there, and how certain they are."""
+"""Samples tokens from the logits of masked positions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from transformers import TopKLogitsWarper, TopPLogitsWarper
-
-from hf_dparallel_rules.certainty import Certainty
-
-
-@dataclass
-class TokenPrediction(Certainty):
-    """A candidate token at each place, its probability and the entropy (nats), each `(rows, tokens)`.
-
-    Also holds the scores, `(rows, tokens, vocab_size)`, the columns of the canvas, and which of these are masks of the
-    open blocks (`masked`) or, if a part revises, decided tokens there (`revisable`).
-    """
-
-    logits: torch.Tensor
-    columns: torch.LongTensor = None
-    masked: torch.BoolTensor = None
-    revisable: torch.BoolTensor = None
 
 
 def sample_tokens(

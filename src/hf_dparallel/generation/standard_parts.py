@@ -15,14 +15,13 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from hf_dparallel_rules.certainty import measure_certainty
+from hf_dparallel_rules.certainty import TokenPrediction, measure_certainty
 from hf_dparallel_rules.settings import SettingError
 
 from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
 from .output import HISTORIES, NUM_CANDIDATES
 from .parts import Change, RowPart
-from .prediction import TokenPrediction
 from .revision.editing import Editing
 from .revision.soft import SoftDecoding
 from .revision.verified import VerifiedCommits

@@ -17,13 +17,14 @@ from accelerate.utils.memory import should_reduce_batch_size
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from hf_dparallel_rules.certainty import TokenPrediction
+
 from ..generation.compatibility import set_adapter
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
 from ..generation.exact import make_decoder
 from ..generation.output import DecodedRow
 from ..generation.parts import Change, RowPart
-from ..generation.prediction import TokenPrediction
 from ..generation.standard_parts import make_parts
 from .json import JsonAnswer, JsonPart
 

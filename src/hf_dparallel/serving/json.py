@@ -12,8 +12,9 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.hf import from_tokenizer
 from transformers import PreTrainedTokenizerBase
 
+from hf_dparallel_rules.certainty import TokenPrediction
+
 from ..generation.parts import Change, RowPart
-from ..generation.prediction import TokenPrediction
 
 
 # The tags of a call in Qwen's chat templates, and in the many that follow them.

@@ -4,12 +4,11 @@
 import torch
 from transformers import PreTrainedModel
 
-from hf_dparallel_rules.certainty import Certainty, measure_certainty
+from hf_dparallel_rules.certainty import TokenPrediction, measure_certainty
 
 from ..canvas import Canvas
 from ..configuration import DiffusionGenerationConfig
 from ..parts import Change, RowPart
-from ..prediction import TokenPrediction
 
 
 class Editing(RowPart):
@@ -32,7 +31,7 @@ class Editing(RowPart):
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
         canvas, columns, accepted = self.canvas, prediction.columns, change.accepted
         masked = prediction.masked
-        likeliest: Certainty = prediction
+        likeliest = prediction
         if self.config.temperature:  # A replacement is never sampled.
             likeliest = measure_certainty(prediction.logits, self.config.mask_token_id)
         differs = likeliest.tokens != canvas.sequences.gather(1, columns)

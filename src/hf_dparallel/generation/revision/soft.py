@@ -4,11 +4,12 @@
 import torch
 from transformers import PreTrainedModel
 
+from hf_dparallel_rules.certainty import TokenPrediction
+
 from ..canvas import Canvas
 from ..configuration import DiffusionGenerationConfig
 from ..parts import Change, RowPart
 from ..plan import Pass
-from ..prediction import TokenPrediction
 
 
 class SoftDecoding(RowPart):

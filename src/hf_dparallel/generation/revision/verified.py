@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
+from hf_dparallel_rules.certainty import TokenPrediction
 from hf_dparallel_rules.commit_rules import commit_by_count
 
 from ...attention_masks import as_attention_mask
 from ..configuration import DiffusionGenerationConfig
 from ..parts import Change, RowPart
 from ..plan import Pass
-from ..prediction import TokenPrediction
 
 
 class VerifiedCommits(RowPart):
