@@ -25,3 +25,8 @@ def make_trace(**changed) -> DecodeTrace:
         ],
     }
     return DecodeTrace(**(settings | changed))
+
+
+def standing(trace: DecodeTrace, position: int, number: int) -> tuple[int, str | None]:
+    """Returns the last of `number` passes that set a position, or -1, and the text there, `None` for a mask."""
+    return next((change for change in reversed(trace.changes[position]) if change[0] < number), (-1, None))

@@ -11,7 +11,7 @@ from hf_dparallel.inspection.trace import Prediction, trace_decode
 
 from ..browser import NEEDS_BROWSER, set_window
 from ..helpers import make_llada, make_tokenizer
-from .helpers import HOSTILE, make_trace
+from .helpers import HOSTILE, make_trace, standing
 
 
 pytestmark = NEEDS_BROWSER
@@ -59,9 +59,9 @@ def check_pass(driver, traces, number):
         colors: dict[int, set[str]] = {}
         reached = min(number, trace.nfe)
         for position, (text, is_new, color) in enumerate(tokens):
-            step, standing = trace.standing(position, reached)
-            assert text == standing and is_new == (standing is not None and step == reached - 1)
-            if standing is not None:
+            step, expected = standing(trace, position, reached)
+            assert text == expected and is_new == (expected is not None and step == reached - 1)
+            if expected is not None:
                 colors.setdefault(step, set()).add(color)
         # One colour a pass, another for each.
         assert len(set().union(*colors.values())) == sum(map(len, colors.values())) == len(colors)
@@ -91,7 +91,7 @@ def test_two_decodes_are_stepped_through_together(driver, tmp_path, window):
     driver.execute_script(_DRAG, 2)
     for position in range(16):
         driver.execute_script(_POINT, position)
-        step, text = slow.standing(position, 2)
+        step, text = standing(slow, position, 2)
         shown = step if text is not None else 1
         prediction = slow.predictions[shown][position]
         state, certainty, *candidates = texts(driver, "#details")[0].split("\n")

@@ -4,7 +4,6 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import RepoCard
@@ -15,9 +14,10 @@ import hf_dparallel
 from hf_dparallel import demo
 from hf_dparallel.generation.configuration import recipe_of
 from hf_dparallel.inspection import play
-from hf_dparallel.inspection.play import QUESTIONS, Pair, cost_of, make_page
+from hf_dparallel.inspection.play import QUESTIONS, Pair, make_page
 
 from ..browser import NEEDS_BROWSER, set_window
+from .helpers import standing
 
 
 SPACE = Path(__file__).parents[2] / "examples" / "space"
@@ -26,28 +26,19 @@ QUESTION = QUESTIONS[0]
 
 @pytest.fixture(scope="module")
 def page() -> Iterator:
-    """The page, which proposes a short canvas and does not wait between frames."""
+    """The page, which proposes a short canvas."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         short = recipe_of(Pair(demo.STUDENT).model).updated(max_new_tokens=64)
         monkeypatch.setattr(play, "recipe_of", lambda model: short)
-        monkeypatch.setattr(play, "time", SimpleNamespace(sleep=lambda seconds: None))
         yield make_page(demo.STUDENT)
 
 
-def test_both_answers_are_played_pass_by_pass():
+def test_both_answer():
     pair = Pair(demo.STUDENT)
     base, student = pair.answer(QUESTION, entropy_threshold=0.1, max_new_tokens=32)
-    frames = [pair.frame(student, number) for number in range(base.nfe + 1)]
-    assert set(frames[0]) == {("░", None)}
-    assert "".join(text for text, _ in frames[-1]).startswith("We start with 14. Then we add 6:")
-    assert 1 < student.nfe < base.nfe and cost_of(student, 1) == "Student: 1 pass"
-    assert cost_of(base, 99).startswith(f"Base model: {base.nfe} passes, ")
-    for number, frame in enumerate(frames[: student.nfe]):
-        standing = [student.standing(position, number) for position in range(32)]
-        when = [(step + 1) / student.nfe for step, text in standing if text is not None]
-        assert [value for _, value in frame if value is not None] == when
-        assert sum(text == "░" for text, _ in frame) == 32 - len(when)
-    assert frames[student.nfe :] == frames[-1:] * (base.nfe - student.nfe + 1) and ("░", None) not in frames[-1]
+    assert (base.name, student.name) == ("Base model", "Student") and 1 < student.nfe < base.nfe
+    texts = [standing(student, position, student.nfe)[1] for position in range(32)]
+    assert "".join(filter(None, texts)).startswith(" We start with 14. Then we add 6:")
     # As everywhere, a question that the template leaves out is refused.
     pair.tokenizer.chat_template = "{% for message in messages %}...{% endfor %}"
     with pytest.raises(ValueError, match="The chat template leaves out the user message"):
@@ -59,9 +50,9 @@ def test_settings_that_do_not_fit_are_errors_on_the_page(page):
 
     (answer,) = (each.fn for each in page.fns.values() if each.api_name == "answer")
     with pytest.raises(gr.Error, match="Ask a question first"):
-        next(answer(" ", 0.5, 64))
+        answer(" ", 0.5, 64)
     with pytest.raises(gr.Error, match="`entropy_threshold` must be"):
-        next(answer(QUESTION, -1, 64))
+        answer(QUESTION, -1, 64)
 
 
 def test_files_of_the_space():
@@ -83,18 +74,19 @@ class TestInABrowser:
         def find(css: str):
             return driver.find_element(By.CSS_SELECTOR, css)
 
-        def has(css: str, text: str) -> None:
-            WebDriverWait(driver, 60).until(lambda driver: text in find(css).text)
-
         _, url, _ = page.launch(prevent_thread_lock=True, quiet=True)
         set_window(driver, 390, 900, "dark")
         driver.get_log("browser")
         driver.get(url)
         WebDriverWait(driver, 60).until(lambda driver: find("button.primary").is_enabled())
         find("button.primary").click()
-        has("#student", "tokens per pass")
-        has("#base", "tokens per pass")
-        assert " ".join(find("#base").text.split()).endswith("is 15 .")
+        frame = WebDriverWait(driver, 60).until(lambda driver: driver.find_elements(By.TAG_NAME, "iframe"))[0]
+        driver.switch_to.frame(frame)
+        assert [name.text for name in driver.find_elements(By.TAG_NAME, "h2")] == ["Base model", "Student"]
+        # It plays to its end.
+        WebDriverWait(driver, 60).until(lambda driver: find("#play").text == "Play")
+        assert " ".join(find(".decode").text.replace("↵", "").split()).find("The answer is 15 .") > 0
+        driver.switch_to.default_content()
         assert driver.execute_script("return document.documentElement.scrollWidth") == 390
         assert not [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
         page.close()

@@ -11,6 +11,7 @@ from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.inspection.trace import _text_of, trace_decode
 
 from ..helpers import MASK, exact_model, make_dream, make_llada, make_sdar, make_tokenizer
+from .helpers import standing
 
 
 RECIPE = DiffusionGenerationConfig(max_new_tokens=16, block_length=8, entropy_threshold=1.0, eos_token_id=34)
@@ -22,11 +23,11 @@ def test_trace_holds_what_generate_returns():
     out = model.generate(torch.tensor([prompt]), RECIPE, **SHOWN)
     trace = trace_decode(model, tokenizer, prompt, RECIPE, "Teacher")
     assert (trace.name, trace.prompt) == ("Teacher", tokenizer.decode(prompt))
-    texts = [trace.standing(position, trace.nfe)[1] for position in range(16)]
+    texts = [standing(trace, position, trace.nfe)[1] for position in range(16)]
     # Together they are the text, also where the tokenizer joins words by spaces.
     answer = tokenizer.decode(out.sequences[0])[len(tokenizer.decode(prompt)) :]
     assert answer.startswith("".join(text for text in texts if text is not None)) and None in texts
-    steps = [trace.standing(position, trace.nfe)[0] for position in range(16)]
+    steps = [standing(trace, position, trace.nfe)[0] for position in range(16)]
     assert steps == out.commit_step[0].tolist() and -1 in steps
     assert (trace.nfe, trace.tokens_per_forward) == (out.nfe.item(), out.tokens_per_forward.item())
     assert trace.settings == {"max_new_tokens": 16, "block_length": 8, "entropy_threshold": 1.0}
@@ -67,7 +68,7 @@ def test_blocks_of_an_infilled_prompt_and_of_answers():
         model, tokenizer, [9, MASK, 11, 12, MASK], RECIPE.updated(max_new_tokens=0, block_length=4)
     )
     assert infilled.prompt == "" and len(infilled.changes) == 5
-    assert [infilled.standing(position, 0)[1] is None for position in range(5)] == [False, True, False, False, True]
+    assert [standing(infilled, position, 0)[1] is None for position in range(5)] == [False, True, False, False, True]
     assert infilled.blocks == [range(0, 1), range(1, 5)]
     ten = RECIPE.updated(max_new_tokens=10, block_length=4, eos_token_id=[])
     assert trace_decode(model, tokenizer, [9], ten).blocks == [range(0, 4), range(4, 8), range(8, 10)]
@@ -92,9 +93,9 @@ def test_revised_tokens_are_in_the_trace():
     out = model.generate(torch.tensor([[2, 3]]), recipe, **SHOWN)
     trace = trace_decode(model, tokenizer, [2, 3], recipe)
     assert sum(text is None for changes in trace.changes for _, text in changes) == out.num_revisions > 0
-    steps = [trace.standing(position, trace.nfe)[0] for position in range(20)]
+    steps = [standing(trace, position, trace.nfe)[0] for position in range(20)]
     assert steps == out.commit_step[0].tolist()
     for number in range(trace.nfe):
-        texts = [trace.standing(position, number)[1] for position in range(20)]
+        texts = [standing(trace, position, number)[1] for position in range(20)]
         # A mask, and nothing else, is predicted by the next pass.
         assert [position for position in range(20) if texts[position] is None] == list(trace.predictions[number])

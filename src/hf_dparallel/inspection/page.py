@@ -19,11 +19,15 @@ def write_page(traces: Sequence[DecodeTrace], path: str | os.PathLike, title: st
         path (`str` or `os.PathLike`): the HTML file to write. Its folder is created.
         title (`str`, *optional*): title of the page.
     """
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(make_html(traces, title), encoding="utf-8", errors="replace")
+
+
+def make_html(traces: Sequence[DecodeTrace], title: str, plays: bool = False) -> str:
+    """Returns the page of [`write_page`], which with `plays` plays the decodes as soon as it is shown."""
     decodes = [{**vars(trace), "blocks": [[block.start, block.stop] for block in trace.blocks]} for trace in traces]
     data = json.dumps(decodes, separators=(",", ":"))
     # Without `<`, no text of a model can end the element that holds it, by `</script>`.
-    parts = {"__TITLE__": html.escape(title), "__DATA__": data.replace("<", "\\u003c")}
+    parts = {"__TITLE__": html.escape(title), "__DATA__": data.replace("<", "\\u003c"), "__PLAYS__": json.dumps(plays)}
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    page = re.sub("|".join(parts), lambda found: parts[found[0]], template)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(page, encoding="utf-8", errors="replace")
+    return re.sub("|".join(parts), lambda found: parts[found[0]], template)

@@ -1,8 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The page of `hf-dparallel play` and of the Space: a base model and its student answer a question. Needs gradio."""
 
-import time
-from collections.abc import Iterator
+import html
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from ..data.prompts import encode_chat
 from ..generation.compatibility import active_adapter, set_adapter
 from ..generation.configuration import recipe_of
+from .page import make_html
 from .trace import DecodeTrace, trace_decode
 
 
@@ -26,12 +26,8 @@ QUESTIONS = (
 )
 _INTRODUCTION = (
     "# A diffusion model and its student\nThe model answers a question alone and as {student}, which was distilled "
-    "with [dParallel](https://huggingface.co/papers/2509.26488) to be certain of many tokens at once. The "
-    "later a token was committed, the stronger is its colour."
+    "with [dParallel](https://huggingface.co/papers/2509.26488) to be certain of many tokens at once."
 )
-_MASK = "░"
-# A text, and how late it was committed.
-Frame = list[tuple[str, str | float | None]]
 
 
 class Pair:
@@ -59,17 +55,6 @@ class Pair:
             set_adapter(self.model, self.adapter)
         return base, trace_decode(self.model, self.tokenizer, prompt_ids, fast, "Student")
 
-    def frame(self, trace: DecodeTrace, num_passes: int) -> Frame:
-        """Returns an answer after `num_passes`, each token with its pass as a fraction of all."""
-        spans: Frame = []
-        for position in range(len(trace.changes)):
-            step, text = trace.standing(position, num_passes)
-            if text is None and num_passes < trace.nfe:
-                spans.append((_MASK, None))
-            elif text is not None and text.strip() not in self.tokenizer.all_special_tokens:
-                spans.append((text if spans else text.lstrip(" "), (step + 1) / trace.nfe))
-        return spans
-
 
 def make_page(student: str) -> "gr.Blocks":
     """Loads a student and its base model, and returns the page that plays their answers.
@@ -80,7 +65,7 @@ def make_page(student: str) -> "gr.Blocks":
     import gradio as gr
 
     pair = Pair(student)
-    with gr.Blocks(title="hf-dparallel") as page:
+    with gr.Blocks(title="hf-dparallel", fill_width=True) as page:
         gr.Markdown(_INTRODUCTION.format(student=Path(student).name))
         question = gr.Textbox(QUESTIONS[0], label="Question")
         gr.Examples(list(QUESTIONS), question)
@@ -92,42 +77,28 @@ def make_page(student: str) -> "gr.Blocks":
         # Until the browser has all of the page, a click would do nothing.
         button = gr.Button("Answer", variant="primary", interactive=False)
         page.load(lambda: gr.Button(interactive=True), None, button, api_visibility="private", show_progress="hidden")
-        with gr.Row():
-            panels = [
-                gr.HighlightedText(elem_id=name.split()[0].lower(), label=name) for name in ("Base model", "Student")
-            ]
+        decodes = gr.HTML()
 
-        def answer(question: str, threshold: float, length: int) -> Iterator[dict[Any, Any]]:
+        def answer(question: str, threshold: float, length: int) -> str:
             if not question.strip():
                 raise gr.Error("Ask a question first.")
             try:
                 both = pair.answer(question, entropy_threshold=threshold, max_new_tokens=length)
             except ValueError as error:
                 raise gr.Error(str(error)) from error
-            longest = max(trace.nfe for trace in both)
-            for number in range(longest + 1):
-                yield {
-                    panel: gr.HighlightedText(pair.frame(trace, number), label=cost_of(trace, number))
-                    for panel, trace in zip(panels, both, strict=True)
-                }
-                # At most six seconds in all.
-                time.sleep(min(6 / longest, 0.3))
+            document = html.escape(make_html(both, question, plays=True))
+            style = "width: 100%; height: 42rem; border: 0"
+            return (
+                f'<iframe title="Both answers" sandbox="allow-scripts" style="{style}" srcdoc="{document}"></iframe>'
+            )
 
         # One at a time: both answers come from one model, whose adapter is switched.
         gr.on(
             [button.click, question.submit],
             answer,
             [question, *settings],
-            panels,
+            decodes,
             api_name="answer",
-            show_progress="hidden",
             concurrency_limit=1,
         )
     return page
-
-
-def cost_of(trace: DecodeTrace, num_passes: int) -> str:
-    """Describes what an answer has cost after `num_passes`."""
-    num_passes = min(num_passes, trace.nfe)
-    whole = f", {trace.tokens_per_forward:.1f} tokens per pass" if num_passes == trace.nfe else ""
-    return f"{trace.name}: {num_passes} pass{'es' * (num_passes != 1)}{whole}"

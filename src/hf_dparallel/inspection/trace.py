@@ -58,10 +58,6 @@ class DecodeTrace:
     settings: dict[str, Any]
     predictions: list[dict[int, Prediction]]
 
-    def standing(self, position: int, number: int) -> tuple[int, str | None]:
-        """Returns the last of `number` passes that set a position, or -1, and the text there, `None` for a mask."""
-        return next((change for change in reversed(self.changes[position]) if change[0] < number), (-1, None))
-
 
 def trace_decode(
     model: PreTrainedModel,
