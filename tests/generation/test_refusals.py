@@ -185,7 +185,7 @@ BAD_INPUTS = [
     ({"token_type_ids": torch.ones(1, 3)}, "`token_type_ids`"),
     ({"generator": [torch.Generator()] * 2}, "`generator` .* each of 1 rows"),
     ({"input_ids": torch.ones(2, 3).long(), "streamer": Recorder()}, "`streamer` .* 2"),
-    ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, r"`input_ids` is empty"),
+    ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, r"`input_ids` .* at least one token, got \(1, 0\)"),
     ({"input_ids": torch.tensor([[2, 64]])}, r"`input_ids\[0, 1\]` is 64"),
     ({"input_ids": torch.tensor([[2, -1]])}, r"`input_ids\[0, 1\]` is -1"),
     ({"attention_mask": torch.tensor([[1, 1, 0]])}, "row 0.*side='left'"),

@@ -90,29 +90,22 @@ class Answerer:
         """Yields the number (or name) of a prompt and the answer to it, when it is finished.
 
         Args:
-            prompts (`Iterable[tuple[int, list[int]]]`): the number (or name) of each prompt, and its token ids. They
-                are read when there is room in a batch. Neighbours of similar length need the least padding.
+            prompts (`Iterable[tuple[int, list[int]]]`): the number (or name) of each prompt, and its token ids.
+                Neighbours of similar length need the least padding.
             stopping_criteria, raise_errors: as in `generate_many` and [`SlotDecoder.as_completed`].
         """
-        # The number of each prompt that was read.
-        numbers: list[Key] = []
-
-        def read() -> Iterator[list[int]]:
-            for number, prompt in prompts:
-                numbers.append(number)
-                yield prompt
-
+        numbered = list(prompts)
         with evaluation_mode(self.model):
             answers = self.model.generate_many(
-                read(),
+                (token_ids for _, token_ids in numbered),
                 self.config,
                 self.batch_size,
                 stopping_criteria=stopping_criteria,
                 tokenizer=self.tokenizer,
-                generator_for=lambda index: row_generator(self.model.device, self.seed, numbers[index]),
+                generator_for=lambda index: row_generator(self.model.device, self.seed, numbered[index][0]),
             )
             for answer in answers.as_completed(raise_errors):
-                yield numbers[answer.index], answer
+                yield numbered[answer.index][0], answer
 
     def decode(self, prompts: Sequence[list[int]], description: str | None = None) -> DiffusionGenerationOutput:
         """Decodes prompts of any lengths, and returns one output for all, as `generate` would with enough memory.

@@ -90,11 +90,6 @@ class WindowCache(Cache):
     def __init__(self, num_layers: int):
         super().__init__(layers=[WindowLayer() for _ in range(num_layers)])
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Returns the number of rows and the width."""
-        return self.layers[0].shape
-
     def select(self, planned: Pass) -> None:
         """Sets the rows and columns that the next forward pass computes."""
         for layer in self.layers:
@@ -103,7 +98,7 @@ class WindowCache(Cache):
     def resize(self, kept_rows: list[int], num_rows: int, width: int, device: torch.device) -> None:
         """Keeps `kept_rows`, in this order, makes room for `num_rows`, and fits the left edge to `width`."""
         # One copy to the device, however many layers there are.
-        is_all = kept_rows == list(range(self.shape[0]))
+        is_all = kept_rows == list(range(self.layers[0].shape[0]))
         index = None if is_all else torch.tensor(kept_rows, dtype=torch.long, device=device)
         for layer in self.layers:
             layer.resize(index, num_rows, width)

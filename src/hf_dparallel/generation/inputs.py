@@ -21,12 +21,10 @@ def check_prompts(
     model: PreTrainedModel,
 ) -> list[torch.LongTensor]:
     """Checks prompts, and returns the tokens of each without padding, on the device that the model takes them on."""
-    if not isinstance(input_ids, torch.Tensor) or input_ids.ndim != 2:
-        rule = "must be a tensor of shape (batch_size, prompt_length)"
+    if not isinstance(input_ids, torch.Tensor) or input_ids.ndim != 2 or not input_ids.numel():
+        rule = "must be a tensor of shape (batch_size, prompt_length) with at least one token"
         remedy = "Pass `**inputs` of a tokenizer with `return_tensors='pt'`."
         raise SettingError("input_ids", _shape(input_ids), rule, remedy)
-    if input_ids.numel() == 0:
-        raise ValueError(f"`input_ids` is empty, of shape {_shape(input_ids)}. Give each row at least one token.")
     if input_ids.is_floating_point() or input_ids.is_complex() or input_ids.dtype is torch.bool:
         raise SettingError("input_ids", input_ids.dtype, "must be token ids (integers)", "Tokenize the prompts.")
     # On the host, so that no check waits for the device.

@@ -30,7 +30,8 @@ class Runner:
         self.forward = None if compile_config is None else model.get_compiled_call(compile_config)
         has_cache = implementation != "none"
         self.cache = WindowCache(model.config.get_text_config().num_hidden_layers) if has_cache else None
-        self._cached_rows: list[int] = []
+        # The row ids of the cache, and its width.
+        self._cached: tuple[list[int], int] = ([], 0)
 
     def logits(self, wanted: torch.LongTensor) -> torch.Tensor:
         """Returns the scores at some columns of each row, `(rows, columns, vocab_size)` for `(rows, columns)`."""
@@ -53,11 +54,12 @@ class Runner:
         canvas, cache = self.canvas, self.cache
         if cache is None:
             return
-        if (self._cached_rows, *cache.shape) != (canvas.row_ids, len(canvas), canvas.width):
-            row_of = {row_id: row for row, row_id in enumerate(self._cached_rows)}
+        row_ids, width = self._cached
+        if row_ids != canvas.row_ids or width != canvas.width:
+            row_of = {row_id: row for row, row_id in enumerate(row_ids)}
             kept = [row_of[row_id] for row_id in canvas.row_ids if row_id in row_of]
             cache.resize(kept, len(canvas), canvas.width, canvas.sequences.device)
-        self._cached_rows = list(canvas.row_ids)
+        self._cached = list(canvas.row_ids), canvas.width
 
     def forget(self) -> None:
         """Forgets what the cache stores, as after a pass that failed half-way: the next one computes whole rows."""

@@ -27,14 +27,6 @@ from .revision.soft import SoftDecoding
 from .revision.verified import VerifiedCommits
 
 
-# The ways to revise decided tokens, by their settings.
-_REVISIONS: dict[str, Callable[[DiffusionGenerationConfig], RowPart]] = {
-    "revocation_threshold": VerifiedCommits,
-    "editing_threshold": Editing,
-    "soft_threshold": SoftDecoding,
-}
-
-
 def make_parts(
     config: DiffusionGenerationConfig,
     logits_processor: LogitsProcessorList | None = None,
@@ -52,7 +44,7 @@ def make_parts(
         criteria.append(StopTextCriteria(tokenizer, config.stop_strings, skip_special_tokens=False))
     processing = ScoreProcessing(config, logits_processor)
     wanted = [
-        *(part(config) for name, part in _REVISIONS.items() if config.is_on(name)),
+        *(part(config) for part in (VerifiedCommits, Editing, SoftDecoding) if config.is_on(part.setting)),
         processing if processing else None,
         CertaintyHistory() if config.output_certainty else None,
         StopCheck(criteria) if criteria else None,

@@ -86,11 +86,6 @@ def sum_by_row(terms: TokenTerms, labels: torch.Tensor, weights: torch.Tensor | 
 
     With `weights`, of the shape of `labels`, losses are weighted means.
     """
-    if terms.losses.dtype != torch.float32:
-        raise ValueError(
-            f"`terms` must be float32, got {terms.losses.dtype}: something between the model and its loss rounds what "
-            "the model returns. With FSDP2, set `output_dtype=torch.float32` in its mixed-precision policy."
-        )
     # A model can be spread over several devices, and end on a different one from the labels.
     losses, counted, entropy = (column.to(labels.device) for column in terms)
     rows = (labels != IGNORE_INDEX).nonzero()[:, 0]

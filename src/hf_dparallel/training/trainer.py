@@ -2,7 +2,6 @@
 """Certainty-forcing distillation as a `transformers.Trainer`."""
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -178,6 +177,8 @@ class CertaintyForcingTrainer(Trainer):
         self.label_names = ["labels"]
         # The columns that the collator reads, not the arguments of the model's forward.
         self._signature_columns = list(TRAINING_COLUMNS)
+        # In tokens, for the canvas of the recipe.
+        self.longest_completion = max((len(row["completion_ids"]) for row in train_dataset or ()), default=0)
         # Sums of the values to log since the last log, on the device.
         self._sums: dict[str, torch.Tensor | None] = {"train": None, "eval": None}
 
@@ -192,11 +193,6 @@ class CertaintyForcingTrainer(Trainer):
                 raise ValueError(f"`{name}` must be one data set, got several: {list(dataset)}. Pass one of them.")
             return {key: self._prepare_dataset(part, f"{name}[{key!r}]") for key, part in dataset.items()}
         return prepare_dataset(dataset, name, **self._row_rules)
-
-    @functools.cached_property
-    def longest_completion(self) -> int:
-        """Number of tokens of the longest completion."""
-        return max(len(row["completion_ids"]) for row in self.train_dataset)
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
         """Returns the loader of evaluation data, with the same masks each time."""

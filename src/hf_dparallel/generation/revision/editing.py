@@ -18,7 +18,7 @@ class Editing(RowPart):
     `max_post_steps` of these passes (https://huggingface.co/papers/2602.08676).
     """
 
-    revises = True
+    revises, setting = True, "editing_threshold"
 
     def __init__(self, config: DiffusionGenerationConfig):
         self.config = config

@@ -22,7 +22,7 @@ class SoftDecoding(RowPart):
     """
 
     SURE = 0.9
-    revises = True
+    revises, setting = True, "soft_threshold"
 
     def __init__(self, config: DiffusionGenerationConfig):
         self.config = config

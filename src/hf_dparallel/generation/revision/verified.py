@@ -26,7 +26,7 @@ class VerifiedCommits(RowPart):
     than it has tokens (https://huggingface.co/papers/2507.18578).
     """
 
-    revises = True
+    revises, setting = True, "revocation_threshold"
 
     def __init__(self, config: DiffusionGenerationConfig):
         self.threshold = config.revocation_threshold
