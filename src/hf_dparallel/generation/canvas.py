@@ -103,8 +103,9 @@ class Canvas:
     num_revisions: torch.LongTensor
     # 0, 1, ..., `(width,)`.
     column_ids: torch.LongTensor
-    # The longest row.
+    # The longest row, and the first column of any answer.
     width: int
+    first_new: int
     # Whether a row has padding.
     is_padded: bool
 
@@ -199,11 +200,6 @@ class Canvas:
         """Returns the block of each column for a mask, `(rows, width)` ([`~attention_masks.mask_blocks`])."""
         is_past = self.block < self.open_from[:, None]
         return mask_blocks(self.attention, self.position_ids, self.block_start, is_past)
-
-    def answer_columns(self) -> torch.LongTensor:
-        """Returns the columns from the first new token (when infilling, the first token) of a row on, for all rows."""
-        first = min(self.answer(row).start for row in range(len(self)))
-        return self.column_ids[first:].expand(len(self), -1)
 
     def open_columns(self) -> tuple[torch.LongTensor, torch.BoolTensor]:
         """Returns the columns that a pass may decide, masks first, and which are masks, both `(rows, columns)`.
@@ -313,8 +309,7 @@ class Canvas:
     def _read_status(self, settled: torch.BoolTensor, num_nan: torch.LongTensor | None = None) -> None:
         """Reads the status of all rows, in the only transfer of a pass from the device."""
         self._find_open()
-        # The first column at which a row has a new token.
-        first = min(self.answer(row).start for row in range(len(self)))
+        first = self.first_new
         is_no_end = (self.sequences[:, first:, None] != self._eos_token_ids).all(dim=-1)
         if self.layout.whole_blocks:
             # Otherwise all answers begin at the same column.
@@ -395,6 +390,7 @@ class Canvas:
             kept = getattr(owner, name)[rows].to(device)
             left = (self.width - kept.shape[1], 0) if kept.dim() == 2 else ()
             setattr(owner, name, pad(kept, (*left, 0, num_new), value=fill))
+        self.first_new = min(self.answer(row).start for row in range(len(self)))
         self.column_ids = torch.arange(self.width, device=device)
         for name, tensor in self.layout.place(self.prompt_lengths, self.column_ids).items():
             setattr(self, name, tensor)

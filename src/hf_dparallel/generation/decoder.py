@@ -103,8 +103,9 @@ class Decoder:
 
     def _predict(self, columns: torch.LongTensor) -> TokenPrediction:
         """Runs the model and predicts the tokens at `columns`, `(rows, columns)`."""
-        looks_ahead = any(part.looks_ahead for part in self.parts)
-        scored = self.canvas.answer_columns() if looks_ahead else columns
+        scored = columns
+        if any(part.looks_ahead for part in self.parts):
+            scored = self.canvas.column_ids[self.canvas.first_new :].expand(len(columns), -1)
         logits = self._processed(scored, self.runner.logits(scored))
         if scored is not columns:
             logits = logits.take_along_dim((columns - scored[:, :1])[..., None], dim=1)

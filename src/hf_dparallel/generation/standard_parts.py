@@ -107,8 +107,7 @@ class ScoreProcessing(RowPart):
     def _process(self, row: int, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
         canvas, mask_token_id = self.canvas, self.config.mask_token_id
         start = canvas.prompt_start(row)
-        sequence = canvas.sequences[row].masked_fill(canvas.masked[row], mask_token_id)
-        sequences = sequence[start:].expand(len(logits), -1)
+        sequences = canvas.sequences[row, start:].expand(len(logits), -1)
         if canvas.revises:
             # A decided token is no repetition of itself. (Columns that only fill up a row may be padding.)
             inside = (columns - start).clamp(min=0)[:, None]
