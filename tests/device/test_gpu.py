@@ -82,7 +82,7 @@ def test_a_training_step_is_that_of_the_cpu(tmp_path):
 
     def step(device):
         model.to(device).zero_grad()
-        trainer._sums = {"train": None}
+        trainer._sums = {"train": 0}
         loss = trainer.compute_loss(model, {name: tensor.to(device) for name, tensor in batch.items()})
         loss.backward()
         return [loss.item(), *(p.grad.norm().item() for p in model.parameters() if p.grad is not None)]

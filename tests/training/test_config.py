@@ -2,7 +2,6 @@
 import dataclasses
 
 import pytest
-import torch
 from transformers import HfArgumentParser, TrainingArguments
 
 from hf_dparallel import CertaintyForcingConfig
@@ -39,10 +38,6 @@ def test_activation_checkpointing_by_both_of_its_names(name):
     for value in (True, False):
         assert CertaintyForcingConfig("out", **{name: value}).activation_checkpointing is value
     assert parse("--activation_checkpointing", "false").activation_checkpointing is False
-
-
-def test_memory_is_pinned_for_an_accelerator_only():
-    assert CertaintyForcingConfig("out").dataloader_pin_memory == torch.accelerator.is_available()
 
 
 def test_flags():

@@ -340,7 +340,7 @@ class Canvas:
         longest = answer.stop - answer.start
         num_decided = num_final = min(first_undecided - answer.start, longest)
         # When infilling, an end token ends nothing.
-        length_to_eos = longest if self.layout.is_infilling else min(first_end + 1 - answer.start, longest)
+        length_to_eos = longest if self.config.is_infilling else min(first_end + 1 - answer.start, longest)
         length = length_to_eos if self.config.stop_at_eos else longest
         is_finished = num_nan > 0 or num_decided >= length
         if self.revises and not is_finished:
@@ -356,7 +356,7 @@ class Canvas:
         tokens[status.length :] = self.config.padding_token_id
         commit_step[status.length :] = -1
         num_tokens = min(status.length, status.length_to_eos)
-        if self.layout.is_infilling:
+        if self.config.is_infilling:
             num_tokens = int((commit_step >= 0).sum())
         nan_error = FloatingPointError(
             f"The logits are NaN at step {status.nfe - 1} of row {self.row_ids[row]}. Check the weights, processors "

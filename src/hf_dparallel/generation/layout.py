@@ -30,11 +30,6 @@ class Layout:
         whole_blocks = attention != "full" and config.block_origin == "sequence"
         return cls(config.max_new_tokens, config.block_length, whole_blocks)
 
-    @property
-    def is_infilling(self) -> bool:
-        """Returns whether the answer is the prompt, whose masks are filled in."""
-        return self.max_new_tokens == 0
-
     def length(self, prompt_length: int) -> int:
         """Returns the number of tokens of a row: prompt, answer, and masks after it."""
         length = prompt_length + self.max_new_tokens + self.num_beyond
@@ -42,13 +37,13 @@ class Layout:
 
     def answer(self, prompt_length: int) -> slice:
         """Returns the positions of the answer."""
-        return slice(0 if self.is_infilling else prompt_length, prompt_length + self.max_new_tokens)
+        return slice(prompt_length if self.max_new_tokens else 0, prompt_length + self.max_new_tokens)
 
     def origin(self, prompt_length: int) -> int:
         """Returns the position at which block 0, the first with new tokens, begins; below 0 if it is shorter."""
         if self.whole_blocks:
             return prompt_length // self.block_length * self.block_length
-        return -(-prompt_length % self.block_length) if self.is_infilling else prompt_length
+        return prompt_length if self.max_new_tokens else -(-prompt_length % self.block_length)
 
     def place(self, prompt_lengths: Sequence[int], columns: torch.LongTensor) -> dict[str, torch.Tensor]:
         """Returns the tensors of rows that end at the last of `columns`, `(rows, width)`, by name ([`Canvas`])."""

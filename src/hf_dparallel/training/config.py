@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from transformers import TrainingArguments
 from transformers.trainer_utils import SchedulerType
 
@@ -141,9 +140,6 @@ class CertaintyForcingConfig(TrainingArguments):
         # As a plain default it would win over a `gradient_checkpointing=False`, its older name.
         if self.activation_checkpointing is None and self.gradient_checkpointing is None:  # type: ignore[has-type]
             self.activation_checkpointing = True
-        # torch warns in every epoch that it has nothing to pin memory for.
-        if not torch.accelerator.is_available():
-            self.dataloader_pin_memory = False
         super().__post_init__()
         if self.warmup_steps and self.lr_scheduler_type == "constant":
             self.lr_scheduler_type = SchedulerType.CONSTANT_WITH_WARMUP

@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The recipe of a student, by which it decodes as it was trained, and the record of its training."""
 
-from dataclasses import fields
 from typing import Any
 
 from transformers import TrainingArguments
@@ -43,9 +42,8 @@ def student_recipe(trainer: Any) -> DiffusionGenerationConfig:
 
     If it has no commit rule, adds the paper's.
     """
-    args, recipe = trainer.args, recipe_of(base_model(trainer.model))
-    if args.chat_template_kwargs:
-        recipe = recipe.updated(chat_template_kwargs=args.chat_template_kwargs)
+    args = trainer.args
+    recipe = recipe_of(base_model(trainer.model)).updated(chat_template_kwargs=args.chat_template_kwargs)
     rule = recipe.commit_rule()
     if rule == "denoising_steps":
         return recipe  # steps of a canvas of its own
@@ -64,8 +62,8 @@ def training_summary(trainer: Any) -> dict[str, Any]:
     """Returns the facts for the card: model, data, settings and metrics of the training. Saved beside the weights."""
     args, dataset = trainer.args, trainer.train_dataset
     base = base_model(trainer.model)
-    inherited = {field.name for field in fields(TrainingArguments)}
-    own = [field.name for field in fields(CertaintyForcingConfig) if field.name not in inherited]
+    inherited = TrainingArguments.__dataclass_fields__
+    own = [name for name in CertaintyForcingConfig.__dataclass_fields__ if name not in inherited]
     names = [name for name in (*_RECORDED_SETTINGS, *own) if getattr(args, name) is not None]
     settings = {name: getattr(args, name) for name in names}
     # The batch that was found to fit, with `auto_find_batch_size`.

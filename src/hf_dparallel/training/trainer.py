@@ -180,7 +180,7 @@ class CertaintyForcingTrainer(Trainer):
         # In tokens, for the canvas of the recipe.
         self.longest_completion = max((len(row["completion_ids"]) for row in train_dataset or ()), default=0)
         # Sums of the values to log since the last log, on the device.
-        self._sums: dict[str, torch.Tensor | None] = {"train": None, "eval": None}
+        self._sums: dict[str, torch.Tensor | int] = {"train": 0, "eval": 0}
 
     # The data
 
@@ -243,9 +243,7 @@ class CertaintyForcingTrainer(Trainer):
             values = self.accelerator.gather_for_metrics(values)
         elif num_items_in_batch is not None:
             num_sequences = num_items_in_batch
-        mode, total = "train" if model.training else "eval", values.sum(dim=0)
-        before = self._sums[mode]
-        self._sums[mode] = total if before is None else before + total
+        self._sums["train" if model.training else "eval"] += values.sum(dim=0)
         loss = objective.weigh(terms).sum() / num_sequences
         return (loss, {"terms": terms}) if return_outputs else loss
 
@@ -274,8 +272,8 @@ class CertaintyForcingTrainer(Trainer):
         super().log(logs, start_time)
 
     def _pop_averages(self, mode: str) -> dict[str, float]:
-        sums, self._sums[mode] = self._sums[mode], None
-        if sums is None:
+        sums, self._sums[mode] = self._sums[mode], 0
+        if not torch.is_tensor(sums):
             return {}
         if mode == "train":
             sums = self.accelerator.reduce(sums)
