@@ -40,7 +40,7 @@ class DemoConfig:
     """Settings of [`run_demo`]. `hf-dparallel demo --help` describes most of them."""
 
     output_dir: str = "demo_output"
-    teacher: str = TEACHER
+    teacher: str | None = None
     seed: int = 0
     num_trajectories: int = 640
     num_train_steps: int = 100
@@ -50,9 +50,10 @@ class DemoConfig:
 
 
 def load_teacher(
-    dtype: torch.dtype | None = None, path: str | Path = TEACHER
+    dtype: torch.dtype | None = None, path: str | Path | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads a teacher and its tokenizer, by default the bundled one in the dtype in which this CPU decodes faster."""
+    path = path or TEACHER
     tokenizer = AutoTokenizer.from_pretrained(path)
     # Twice as fast on CPUs with instructions for it, and slower on all others.
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # of torch 2.12
