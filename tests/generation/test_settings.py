@@ -22,12 +22,12 @@ PROMPT = torch.tensor([[2, 3, 4]])
 class WithAdapter:
     """A model as `resolve` sees it: its config and its recipes."""
 
-    block_length, block_origin = 4, "answer"
     is_native, training, is_autoregressive = True, False, False
     hides_padding, takes_visibility = True, True
 
     def __init__(self, recipes, attention="full"):
         self.config = make_llada().config
+        self.config.block_length = 4
         self.attention = attention
         self._recipes = recipes
 

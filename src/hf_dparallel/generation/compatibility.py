@@ -96,7 +96,7 @@ def _check_model(config: Any, model: PreTrainedModel, refuse: Callable[..., NoRe
     if config.is_infilling and not sees_all:
         rule = f"fills in mask tokens, but {of_class} does not see later blocks"
         refuse("max_new_tokens", rule, "Append new tokens, or use a model with full attention.")
-    if not sees_all and config.block_length != model.block_length and not moves_blocks(model):
+    if not sees_all and config.block_length != model.config.block_length and not moves_blocks(model):
         refuse("block_length", f"is not that of {of_class}, which chooses experts for its blocks")
     if config.block_origin == "answer" and sees_all:
         refuse(

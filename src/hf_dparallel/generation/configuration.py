@@ -209,7 +209,7 @@ def resolve(
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
     defaults["exact"] = model.is_autoregressive
     if model.attention != "full":
-        defaults |= {"block_length": model.block_length}
+        defaults |= {"block_length": model.config.block_length}
         defaults["block_origin"] = getattr(model.config, "block_origin", defaults["block_origin"])
         # Activation checkpointing drops keys and values, so there is no cache then.
         is_dropped = model.training and model.is_activation_checkpointing

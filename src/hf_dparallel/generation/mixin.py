@@ -44,11 +44,6 @@ class DiffusionGenerationMixin(GenerationMixin):
     attention = "full"
 
     @property
-    def block_length(self) -> int:
-        """Returns the block length that the model was trained with, if its attention has blocks."""
-        return self.config.block_length
-
-    @property
     def predicts_next_block(self) -> bool:
         """Returns whether the last token of a block predicts the first of the next (shifted block-causal models)."""
         return self.attention != "full" and self.shift_logits

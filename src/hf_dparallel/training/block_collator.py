@@ -142,17 +142,18 @@ def default_collator(
     settings["vocab_size"] = vocabulary_size(base)
     if base.attention == "full":
         return DataCollatorForSemiAutoregressiveMasking(**settings)
-    if args.block_length not in (base.block_length, type(args).block_length):  # the default is nobody's wish
+    settings["block_length"] = base.config.block_length
+    if args.block_length not in (base.config.block_length, type(args).block_length):  # the default is nobody's wish
         logger.warning(
-            f"`block_length={args.block_length}` is replaced by {base.block_length}, the block length of the model. "
-            "To teach it another one, set `model.config.block_length` first."
+            f"`block_length={args.block_length}` is replaced by {base.config.block_length}, the block length of the "
+            "model. To teach it another one, set `model.config.block_length` first."
         )
     if base.is_autoregressive:
-        return WindowCollator(**settings | {"block_length": base.block_length})
+        return WindowCollator(**settings)
     if not base.is_native:
         rule = f"is needed: the default makes rows for classes of this package, which {type(base).__name__} is not"
         raise SettingError("data_collator", None, rule, "Load the model by the class of its family.")
-    of_family = ("attention", "block_length", "predicts_next_block", "shift_logits")
+    of_family = ("attention", "predicts_next_block", "shift_logits")
     settings |= {name: getattr(base, name) for name in of_family}
     settings["block_origin"] = recipe_of(base).block_origin or base.config.block_origin
     is_causal = base.predicts_next_block and base.attention == "causal_past"

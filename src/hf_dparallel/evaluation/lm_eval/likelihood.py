@@ -22,10 +22,10 @@ def estimate_log_likelihood(
 
     The draws depend on `generator` only, not on `batch_size`. One sample is enough for an answer of one token.
     """
-    if model.attention == "causal_past" and len(answer) > model.block_length:
+    if model.attention == "causal_past" and len(answer) > model.config.block_length:
         raise ValueError(
             f"{type(model).__name__} fills in masks of one block, and the answer has {len(answer)} tokens. Take tasks "
-            f"whose answers have at most {model.block_length}, or that generate."
+            f"whose answers have at most {model.config.block_length}, or that generate."
         )
     masked = draw_masks(len(answer), num_samples if len(answer) > 1 else 1, generator)
     total = 0.0
