@@ -68,18 +68,16 @@ class ScoreProcessing(RowPart):
         self.processors = LogitsProcessorList(processors or [])
         is_on = config.is_on("repetition_penalty")
         self.penalty = RepetitionPenaltyLogitsProcessor(config.repetition_penalty) if is_on else None
-        self._banned = config.suppress_tokens
-        self._banned_ids: torch.Tensor | None = None
+        self._banned = torch.tensor(config.suppress_tokens, dtype=torch.long)
 
     def __bool__(self) -> bool:
-        return bool(self.processors or self.penalty or self._banned or self.config.min_new_tokens)
+        return bool(self.processors or self.penalty or len(self._banned) or self.config.min_new_tokens)
 
     def scores(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
         config = self.config
-        if self._banned:
-            if self._banned_ids is None:
-                self._banned_ids = torch.tensor(self._banned, device=logits.device)
-            logits = logits.index_fill(-1, self._banned_ids, -torch.inf)
+        if len(self._banned):
+            self._banned = self._banned.to(logits.device)  # copied once
+            logits = logits.index_fill(-1, self._banned, -torch.inf)
         if config.min_new_tokens:
             is_early = (~self.canvas.is_given).cumsum(dim=1).gather(1, columns) <= config.min_new_tokens
             for token_id in config.eos_token_ids:
