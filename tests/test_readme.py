@@ -344,7 +344,7 @@ def claims_of_the_readme() -> Iterator[str]:
 
 
 # Of models and data, and the figures of docs/training.md.
-SIZES = "0.46 1 12.0 16 2 200 3 300 32 384 512 8 9.0 95"
+SIZES = "0.46 1 12.0 128 16 2 200 3 300 32 384 512 8 9.0 95"
 RESULTS = [*claims_of_the_demo(), *claims_of_the_control(), *claims_of_the_comparisons()]
 RESULTS += [*claims_of_make_a_teacher(), *claims_of_the_gpu()]
 CLAIMS = [("docs/results.md", claim) for claim in RESULTS]
