@@ -146,6 +146,27 @@ def test_an_answer_that_reaches_the_end_is_cut(tokenizer, make_model, length):
     assert length < 13 or all(answer.nfe <= length // 2 for answer in answers[1:])
 
 
+def test_answers_that_enter_again_begin_again(tokenizer, caplog):
+    """Those that did not fit into memory together are decoded one after the other, from their fixed text on."""
+    model, failed = make(make_llada, tokenizer), []
+
+    def prompts():
+        for n in range(2):
+            prompt = make_prompt(model, [20 + n], 104, max_new_tokens=104, eos_token_id=tokenizer.eos_token_id)
+            prompt.json = answer_of(SCHEMA, tokenizer)
+            yield prompt
+
+    def fail(module, args):
+        if not failed:
+            failed.append(True)
+            raise torch.OutOfMemoryError("no memory")
+
+    expected = [ask_once(model, [prompt])[0].tokens for prompt in prompts()]
+    model.model.register_forward_pre_hook(fail)
+    assert [answer.tokens for answer in ask_once(model, list(prompts()))] == expected and failed
+    check(tokenizer.decode(expected[0], skip_special_tokens=True))
+
+
 def test_a_row_that_cannot_be_followed_fails_alone(served_json, tokenizer):
     """As when the matcher reaches one of its limits."""
     model, eos = served_json.model, tokenizer.eos_token_id

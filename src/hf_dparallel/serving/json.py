@@ -89,6 +89,8 @@ class JsonPart(RowPart):
         """Writes the text at the beginning of the answers."""
         for row_id in row_ids:
             if (answer := self._prompts[row_id].json) is not None:
+                # After a pass that did not fit into memory, a row enters again.
+                answer.matcher.reset()
                 self.canvas.begin(self.canvas.row_ids.index(row_id), answer.given())
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
