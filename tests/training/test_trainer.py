@@ -303,6 +303,23 @@ def test_evaluation_has_fixed_masks_and_does_not_disturb_training(tmp_path):
     assert sum(logs[0][:2]) != pytest.approx(sum(logs[0][2:]), rel=1e-6)
 
 
+class FixedCollator(DataCollatorForSemiAutoregressiveMasking):
+    """A collator of a user, with arguments of its own and an attribute that is set later."""
+
+    def __init__(self, ids: tuple[int, int]):
+        super().__init__(*ids, block_length=4)
+
+
+def test_evaluation_uses_the_collator_of_a_user(tmp_path):
+    collator = FixedCollator((MASK, EOS))
+    collator.name = "mine"
+    collator.set_epoch(3)
+    data = make_dataset(3, seed=1)
+    trainer = CertaintyForcingTrainer(make_llada(), make_args(tmp_path), data, data, data_collator=collator)
+    used = trainer.get_eval_dataloader().collate_fn
+    assert (type(used), used.name, int(used._epoch), int(collator._epoch)) == (FixedCollator, "mine", 0, 3)
+
+
 class OneMore(CertaintyForcingTrainer):
     def compute_loss(self, *args, **kwargs):
         loss = super().compute_loss(*args, **kwargs)

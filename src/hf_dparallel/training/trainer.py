@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Certainty-forcing distillation as a `transformers.Trainer`."""
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -152,7 +153,8 @@ class CertaintyForcingTrainer(Trainer):
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
             callbacks = [*(callbacks or []), MaskingCallback(data_collator)]
             # A copy, which stays at epoch 0: each evaluation has the same masks, and training keeps its own.
-            self._eval_collator = dataclasses.replace(data_collator)
+            self._eval_collator = copy.deepcopy(data_collator)
+            self._eval_collator.set_epoch(0)
             rules |= {"eos_token_id": data_collator.eos_token_id, "max_length": data_collator.max_length}
             rules["check_row"] = data_collator.read_row
             for name in MASK_SETTINGS:  # which the recipe and the card say
