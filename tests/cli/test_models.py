@@ -28,7 +28,7 @@ def test_attention_and_shift_are_those_of_the_class(row):
     with torch.device("meta"):
         model = AutoModelForMaskedLM.from_config(config)
     assert row["attention"].replace("-", "_") == model.attention
-    assert row["shift_logits"] == model.shift_logits and block_length == getattr(model, "block_length", None)
+    assert row["shift_logits"] == model.shift_logits and block_length == getattr(model.config, "block_length", None)
 
 
 def test_checkpoints_are_listed_once():

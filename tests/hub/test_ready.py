@@ -83,10 +83,10 @@ def test_a_recipe_of_the_repository_and_the_settings_of_the_user_take_precedence
     assert model.generation_config.settings() == given.settings()
     publish(SDAR)
     for load in (AutoModelForMaskedLM, SDARForMaskedDiffusion):
-        assert load.from_pretrained(SDAR).block_length == 32
-        assert load.from_pretrained(SDAR, block_size=16).block_length == 16
+        assert load.from_pretrained(SDAR).config.block_length == 32
+        assert load.from_pretrained(SDAR, block_size=16).config.block_length == 16
     publish(SDAR, config=json.loads((publish(SDAR) / "config.json").read_text()) | {"block_size": 8})
-    assert AutoModelForMaskedLM.from_pretrained(SDAR).block_length == 8
+    assert AutoModelForMaskedLM.from_pretrained(SDAR).config.block_length == 8
 
 
 def test_a_saved_student_keeps_the_recipe(publish, tmp_path):
