@@ -70,8 +70,12 @@ def serve_command(
     model, tokenizer = load_model(options)
     models = load_adapters(model, tokenizer, given, names | {options["model"]: None})
     engine = Engine(model, batch_size, max_waiting)
-    app = make_app(models, engine, api_key)
-    server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=30, http="h11"))
+
+    async def stop_with_engine() -> None:
+        server.should_exit |= engine.failure is not None
+
+    hooks: dict[str, Any] = {"callback_notify": stop_with_engine, "timeout_notify": 1, "http": "h11"}
+    server = uvicorn.Server(uvicorn.Config(make_app(models, engine, api_key), timeout_graceful_shutdown=30, **hooks))
     url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/v1"
     click.echo(
         f"Serving {', '.join(models)} at {url}, {engine.num_slots} prompts at a time. Ctrl-C stops it.", err=True
@@ -81,6 +85,8 @@ def serve_command(
     with suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
     engine.close()
+    if engine.failure is not None:
+        raise RuntimeError(f"The decoding thread has failed: {engine.failure!r}") from engine.failure
 
 
 def read_names(adapters: Sequence[str], model: str) -> dict[str, str | None]:

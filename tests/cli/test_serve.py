@@ -61,6 +61,20 @@ def test_serves_until_it_is_told_to_stop(serve, checkpoint, stop):
     assert (answers[0].choices[0].message.content, answers[0].usage.nfe) == answer(checkpoint, "5 6")
 
 
+def test_it_ends_when_the_decoding_has_failed(serve, monkeypatch):
+    def fail(engine):
+        raise OverflowError("unforeseen")
+
+    def ask(url):
+        chat = {"messages": [{"role": "user", "content": "5 6"}]}
+        answers.append(httpx.post(f"{url}/chat/completions", json=chat, timeout=60).status_code)
+
+    answers: list[int] = []
+    monkeypatch.setattr("hf_dparallel.serving.engine.Engine._run_pass", fail)
+    code, log = serve(ask)
+    assert code == 1 and "The decoding thread has failed: OverflowError('unforeseen')" in log and answers == [503]
+
+
 def test_an_address_that_is_in_use_is_said_before_the_model_is_loaded(hf):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])

@@ -164,7 +164,8 @@ class Canvas:
             self.sequences[row, start : start + len(prompt)] = prompt
         self.masked = self.sequences == self.config.mask_token_id
         self.holding = self.holding | self.masked
-        self._eos_token_ids = self.sequences.new_tensor(self.config.eos_token_ids)
+        if not num_rows:
+            self._eos_token_ids = self.sequences.new_tensor(self.config.eos_token_ids)
         self._enter()
 
     def begin(self, row: int, tokens: list[int]) -> None:

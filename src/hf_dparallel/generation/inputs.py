@@ -89,6 +89,8 @@ def _check_vocabulary(input_ids: torch.LongTensor, model: PreTrainedModel, confi
     if config.mask_token_id in (*config.eos_token_ids, config.padding_token_id):
         rule = "is the end or padding token, too"
         raise SettingError("mask_token_id", config.mask_token_id, rule, "Set the one that is wrong.")
+    if len({config.mask_token_id, *config.suppress_tokens}) >= vocab_size:
+        raise ValueError("`suppress_tokens` leaves no token to decode. Remove some.")
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:

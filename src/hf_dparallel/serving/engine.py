@@ -106,9 +106,10 @@ class LogprobReader(RowPart):
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
         for row, row_id in enumerate(self.canvas.row_ids):
-            prompt, written = self._prompts[row_id], change.accepted[row]
+            prompt = self._prompts[row_id]
             if prompt.num_logprobs is None:
                 continue
+            written = change.accepted[row]
             places = prediction.columns[row, written] - self.canvas.answer(row).start
             logits = prediction.logits[row, written]
             log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
@@ -135,6 +136,7 @@ class Engine:
     """Decodes up to `num_slots` prompts together, in its own thread. Up to `max_waiting` prompts wait for a slot.
 
     Attributes:
+        failure (`Exception`, *optional*): the error that ended the decoding thread.
         active, waiting (`dict[int, Prompt]`, `list[Prompt]`): the prompts that are being decoded, by row id, and those
             that wait for a slot.
     """
@@ -143,6 +145,7 @@ class Engine:
         self.model = model
         self.num_slots = num_slots if model.hides_padding else 1
         self.max_waiting = max_waiting
+        self.failure: Exception | None = None
         self.waiting: list[Prompt] = []
         self.active: dict[int, Prompt] = {}
         # By adapter and settings, ordered by the last pass.
@@ -188,8 +191,9 @@ class Engine:
             while self._take_changes():
                 if self._groups:
                     self._run_pass()
-        except Exception:
-            logger.error("The decoding thread has failed. The server answers no more requests.", exc_info=True)
+        except Exception as error:
+            self.failure = error
+            logger.error("The decoding thread has failed. The server stops.", exc_info=True)
         # Otherwise their clients would wait forever.
         with self._changed:
             self._is_closed = True

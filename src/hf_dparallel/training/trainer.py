@@ -200,9 +200,13 @@ class CertaintyForcingTrainer(Trainer):
         """Returns the loader of evaluation data, with the same masks each time."""
         if not isinstance(eval_dataset, str):
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset")
-        collator, self.data_collator = self.data_collator, self._eval_collator
+        return super().get_eval_dataloader(eval_dataset)
+
+    def _get_dataloader(self, *args: Any, is_training: bool = False, **kwargs: Any) -> DataLoader:
+        collator = self.data_collator
+        self.data_collator = collator if is_training else self._eval_collator
         try:
-            return super().get_eval_dataloader(eval_dataset)
+            return super()._get_dataloader(*args, is_training=is_training, **kwargs)
         finally:
             self.data_collator = collator
 
