@@ -191,6 +191,7 @@ BAD_INPUTS = [
     ({"attention_mask": torch.tensor([[1, 1, 0]])}, "row 0.*side='left'"),
     ({"input_ids": torch.eye(2).long(), "attention_mask": torch.tensor([[1, 1], [0, 0]])}, "row 1"),
     ({"input_ids": torch.tensor([[2, MASK]])}, r"\(63\) in row 0.* `max_new_tokens=0`"),
+    ({"suppress_tokens": [*range(60)], "bad_words_ids": [[60], [61], [62]]}, "leaves no token"),
     ({"attention_masks": PROMPT}, r"Unknown .* attention_masks"),
     ({"synced_gpus": True}, r"Unknown .* synced_gpus"),
     ({"input_ids": torch.tensor([[MASK]]), **INFILLING, "stopping_criteria": [print]}, "`stopping_criteria`"),

@@ -270,10 +270,7 @@ class CertaintyForcingTrainer(Trainer):
         if "loss" in logs:
             metrics = self._pop_averages("train")
             if not all(map(math.isfinite, metrics.values())):
-                raise FloatingPointError(
-                    f"The training has diverged: its loss is NaN or infinite at step {self.state.global_step}. Lower "
-                    "`learning_rate`, or train in bfloat16 instead of float16."
-                )
+                raise FloatingPointError(self._divergence())
             logs = {**logs, **metrics}
         super().log(logs, start_time)
 
@@ -311,7 +308,20 @@ class CertaintyForcingTrainer(Trainer):
                 )
         if resume_from_checkpoint:
             check_resumable(resume_from_checkpoint, self.model, self.args.optim.value)
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        # After the last step there is no loss to log.
+        weights = (weight for weight in self.model.parameters() if weight.requires_grad)
+        if not all(
+            (weight.to_local() if hasattr(weight, "to_local") else weight).isfinite().all() for weight in weights
+        ):
+            raise FloatingPointError(self._divergence())
+        return output
+
+    def _divergence(self) -> str:
+        return (
+            f"The training has diverged: loss or weights are NaN or infinite at step {self.state.global_step}. Lower "
+            "`learning_rate`, or train in bfloat16 instead of float16."
+        )
 
     def _init_training_state(self, max_steps, num_update_steps, num_epochs, checkpoint, trial) -> tuple[int, int]:
         trained = super()._init_training_state(max_steps, num_update_steps, num_epochs, checkpoint, trial)
