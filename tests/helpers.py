@@ -31,6 +31,7 @@ from hf_dparallel import (
     CertaintyForcingTrainer,
     DreamForMaskedDiffusion,
     FastDLLMForMaskedDiffusion,
+    ILLaDAForMaskedDiffusion,
     LLaDA2ForMaskedDiffusion,
     LLaDAForMaskedDiffusion,
     LLaDAMoeForMaskedDiffusion,
@@ -102,6 +103,7 @@ def _maker(name: str, of: type, sizes: dict, **settings):
 
 _LLADA = {"d_model": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "mlp_hidden_size": 64}
 make_llada = _maker("llada", LLaDAForMaskedDiffusion, _TOKENS | _LLADA, max_sequence_length=128)
+make_illada = _maker("illada", ILLaDAForMaskedDiffusion, _SIZES, bos_token_id=1)
 make_dream = _maker("dream", DreamForMaskedDiffusion, _SIZES, bos_token_id=1)
 # A class of another autoregressive family is `of`. With `block_length` it is block-causal.
 make_a2d = _maker("a2d", A2DQwen3ForMaskedDiffusion, _SIZES | _HEADS)
@@ -154,7 +156,7 @@ def make_diffusion_gemma(canvas_length=4, num_hidden_layers=2, **overrides) -> D
 
 # Makers of all families of masked models.
 FAMILIES = [make_llada, make_dream, make_sdar, make_sdar_moe, make_llada2, make_a2d]
-FAMILIES += [make_block_a2d, make_fast_dllm, make_nemotron, make_llada_moe, make_rnd1]
+FAMILIES += [make_block_a2d, make_fast_dllm, make_nemotron, make_llada_moe, make_rnd1, make_illada]
 
 
 class RemoteCodeConfig(PreTrainedConfig):

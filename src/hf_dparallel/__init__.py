@@ -29,6 +29,8 @@ from .models.dream.tokenization_dream import DreamTokenizer as DreamTokenizer
 from .models.fast_dllm.configuration_fast_dllm import FastDLLMConfig as FastDLLMConfig
 from .models.fast_dllm.modeling_fast_dllm import FastDLLMForMaskedDiffusion as FastDLLMForMaskedDiffusion
 from .models.foreign import enable_diffusion_generation as enable_diffusion_generation
+from .models.illada.configuration_illada import ILLaDAConfig as ILLaDAConfig
+from .models.illada.modeling_illada import ILLaDAForMaskedDiffusion as ILLaDAForMaskedDiffusion
 from .models.llada.configuration_llada import LLaDAConfig as LLaDAConfig
 from .models.llada.modeling_llada import LLaDAForMaskedDiffusion as LLaDAForMaskedDiffusion
 from .models.llada2.configuration_llada2 import LLaDA2Config as LLaDA2Config

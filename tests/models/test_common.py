@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from ..helpers import FAMILIES, left_padded, make_dream, make_llada, make_llada_moe, make_rnd1
+from ..helpers import FAMILIES, left_padded, make_dream, make_illada, make_llada, make_llada_moe, make_rnd1
 
 
 MAKERS = pytest.mark.parametrize("make_model", FAMILIES)
@@ -96,7 +96,7 @@ def test_flash_attention_is_bidirectional_or_refused(make_model):
     """It needs a GPU to run, but what it reads (the flag of each module) can be checked anywhere."""
     model = make_model()
     assert not any(layer.self_attn.is_causal for layer in model.model.layers) and not model.config.is_causal
-    if make_model in (make_llada, make_dream, make_llada_moe, make_rnd1):
+    if make_model in (make_llada, make_illada, make_dream, make_llada_moe, make_rnd1):
         assert model._supports_flash_attn
     else:
         with pytest.raises(ValueError, match="does not support Flash Attention"):

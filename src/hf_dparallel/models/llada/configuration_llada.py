@@ -10,10 +10,15 @@ from ..family import NO_BLOCKS, PublishedConfigMixin
 from ..moe.configuration_moe import LLaDAMoeConfig
 
 
+# Of the vocabulary that all LLaDA checkpoints have.
+_VOCAB_SIZE = 126464
+_MASK_TOKEN_ID = 126336
+
+
 @strict
 class LLaDAConfig(PublishedConfigMixin, LlamaConfig):
     r"""
-    Configuration of a [`LLaDAForMaskedDiffusion`] (LLaDA-8B, LLaDA-1.5, iLLaDA). The defaults come from
+    Configuration of a [`LLaDAForMaskedDiffusion`] (LLaDA-8B, LLaDA-1.5). The defaults come from
     [GSAI-ML/LLaDA-8B-Instruct](https://huggingface.co/GSAI-ML/LLaDA-8B-Instruct); every argument of
     [`~transformers.LlamaConfig`] is accepted.
 
@@ -25,13 +30,14 @@ class LLaDAConfig(PublishedConfigMixin, LlamaConfig):
         d_model, mlp_hidden_size, n_layers, n_heads, n_kv_heads, activation_type, max_sequence_length, weight_tying:
             The published names of `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`,
             `num_key_value_heads`, `hidden_act`, `max_position_embeddings` and `tie_word_embeddings`.
-        mask_token_id (`int`, *optional*, defaults to 126336):
-            Id of the mask token.
+        mask_token_id (`int`, *optional*):
+            Id of the mask token, by default 126336, that of LLaDA's own vocabulary.
         eos_token_id, pad_token_id (`int`, *optional*, default to 126081):
             Ids of the end-of-text and padding tokens.
 
     Raises:
-        ValueError: if the file describes another architecture. (LLaDA-MoE's is read as a [`LLaDAMoeConfig`].)
+        ValueError: if the file describes another architecture (LLaDA-MoE's is read as a [`LLaDAMoeConfig`]), or has
+            another vocabulary and names no mask token.
     """
 
     model_type = "llada"
@@ -69,13 +75,13 @@ class LLaDAConfig(PublishedConfigMixin, LlamaConfig):
         "tie_word_embeddings": "weight_tying",
     }
 
-    vocab_size: int = 126464
+    vocab_size: int = _VOCAB_SIZE
     intermediate_size: int = 12288
     max_position_embeddings: int = 4096
     rms_norm_eps: float = 1e-5
     use_cache: bool = False
     rope_theta: float | int = 500000.0
-    mask_token_id: int | None = 126336
+    mask_token_id: int | None = None
     # Not in published files, and read by all of transformers.
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = 126081
@@ -90,8 +96,20 @@ class LLaDAConfig(PublishedConfigMixin, LlamaConfig):
                 setattr(self, name, kwargs.pop(published))
         # Published files may pad the embedding beyond the tokenizer's vocabulary.
         self.vocab_size = max(self.vocab_size, kwargs.get("embedding_size") or 0)
+        if self.mask_token_id is None:
+            self.mask_token_id = self._own_mask_token()
+
         # Or it would contradict a vocabulary that is resized later.
         super().__post_init__(**kwargs | {"embedding_size": None})
+
+    def _own_mask_token(self) -> int:
+        if self.vocab_size == _VOCAB_SIZE:
+            return _MASK_TOKEN_ID
+
+        raise ValueError(
+            f"`mask_token_id` must be given where the vocabulary is not LLaDA's: {self.vocab_size} tokens instead of "
+            f"{_VOCAB_SIZE}, where {_MASK_TOKEN_ID} is the mask. An iLLaDA has the `model_type` 'illada'."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Adds `tie_word_embeddings`, which PEFT reads here when it merges trained tokens."""
