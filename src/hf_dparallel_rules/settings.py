@@ -9,6 +9,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, get_args, get_origin
 
 
@@ -59,8 +60,12 @@ class SettingError(ValueError):
         remedy (`str`, *optional*): what to do instead, in sentences.
     """
 
-    def __init__(self, setting: str, value: Any, rule: str, remedy: str = ""):
-        self.setting, self.value, self.rule, self.remedy = setting, value, rule, remedy
+    def __init__(self, setting: str, value: Any, *, rule: str, remedy: str = ""):
+        self.setting = setting
+        self.value = value
+        self.rule = rule
+        self.remedy = remedy
+
         shown = repr(value)
         shown = shown if len(shown) <= 80 else shown[:80] + "..."
         text = f"`{setting}` {rule}, got {shown}." if rule.startswith("must ") else f"`{setting}={shown}` {rule}."
@@ -68,7 +73,8 @@ class SettingError(ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Processes hand errors to one another by pickle.
-        return type(self), (self.setting, self.value, self.rule, self.remedy)
+        make = partial(type(self), rule=self.rule, remedy=self.remedy)
+        return make, (self.setting, self.value)
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ class Setting:
                 value = json.loads(value)
         if not self._allows(value):
             limit = f" (and at most {_LARGEST:,})" if self.maximum == _LARGEST and self.type in (int, float) else ""
-            raise SettingError(self.name, value, f"must be {self.rule}{limit}")
+            raise SettingError(self.name, value, rule=f"must be {self.rule}{limit}")
         if self.default == [] and not isinstance(value, list):
             return [value] if value != "" else []
         return float(value) if self.type is float else value

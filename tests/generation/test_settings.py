@@ -135,7 +135,7 @@ def test_an_error_says_which_setting_it_is_about():
     for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
         assert (error.setting, error.value, error.rule) == ("top_p", 1.5, "must be a probability above 0 and up to 1")
         assert str(error) == "`top_p` must be a probability above 0 and up to 1, got 1.5."
-    error = SettingError("suffix_length", 3, "cannot be compiled", "Leave out `compile_config`.")
+    error = SettingError("suffix_length", 3, rule="cannot be compiled", remedy="Leave out `compile_config`.")
     assert str(error) == "`suffix_length=3` cannot be compiled. Leave out `compile_config`."
 
 

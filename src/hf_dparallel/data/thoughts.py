@@ -32,7 +32,9 @@ class ThoughtMarkers:
     ) -> "ThoughtMarkers | None":
         """Returns the `given` markers, or those in the chat template; `None` if it has none."""
         if given and len(given) != 2:
-            raise SettingError("thought_markers", given, "must be a list of two strings", "Give beginning and end.")
+            raise SettingError(
+                "thought_markers", given, rule="must be a list of two strings", remedy="Give beginning and end."
+            )
         template = str(tokenizer.chat_template or "")
         pairs = [tuple(given)] if given else [pair for pair in _KNOWN if pair[1] in template]
         if not pairs:

@@ -91,9 +91,11 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
     name, _, values = text.partition("=")
     types = {one.name: one.type for one in SETTINGS.values() if one.type in (int, float) and one.has_flag}
     if name not in types:
-        raise SettingError("sweep", text, f"must start with one of {', '.join(types)}, and =", suggest(name, types))
+        raise SettingError(
+            "sweep", text, rule=f"must start with one of {', '.join(types)}, and =", remedy=suggest(name, types)
+        )
     try:
         return name, [types[name](value) for value in values.split(",")]
     except ValueError as error:
         numbers = "whole numbers" if types[name] is int else "numbers"
-        raise SettingError("sweep", text, f"must be of the form {name}=VALUE,VALUE,... with {numbers}") from error
+        raise SettingError("sweep", text, rule=f"must be of the form {name}=VALUE,VALUE,... with {numbers}") from error

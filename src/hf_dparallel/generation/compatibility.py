@@ -54,7 +54,7 @@ def check(config: Any, model: PreTrainedModel) -> None:
     """Raises a [`SettingError`] if settings of a resolved configuration contradict one another or the model."""
 
     def refuse(name: str, rule: str, remedy: str = "Leave it out.") -> NoReturn:
-        raise SettingError(name, getattr(config, name), rule, remedy)
+        raise SettingError(name, getattr(config, name), rule=rule, remedy=remedy)
 
     _check_together(config, refuse)
     _check_model(config, model, refuse)

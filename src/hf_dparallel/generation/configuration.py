@@ -80,8 +80,12 @@ class DiffusionGenerationConfig(GenerationConfig):
     def from_generation_config(cls, config: GenerationConfig) -> "DiffusionGenerationConfig":
         """Converts a config object of the caller. Unlike in a file, an unknown setting is an error."""
         if not isinstance(config, GenerationConfig):
-            remedy = "Pass `DiffusionGenerationConfig(**settings)`."
-            raise SettingError("generation_config", config, "must be a `GenerationConfig`", remedy)
+            raise SettingError(
+                "generation_config",
+                config,
+                rule="must be a `GenerationConfig`",
+                remedy="Pass `DiffusionGenerationConfig(**settings)`.",
+            )
         if isinstance(config, cls):
             config.validate()
             return config
@@ -100,15 +104,25 @@ class DiffusionGenerationConfig(GenerationConfig):
         for name, value in vars(self).items():
             is_neutral = value is None or value is False or value == _NEUTRAL.get(name)
             if name not in {*settings, *_WORDS, _VERSION} and name[0] != "_" and not is_neutral:
-                remedy = suggest(name) if name in OUR_NAMES else f"Remove `{name}`."
-                raise SettingError(name, value, "has no meaning in diffusion decoding", remedy)
+                raise SettingError(
+                    name,
+                    value,
+                    rule="has no meaning in diffusion decoding",
+                    remedy=suggest(name) if name in OUR_NAMES else f"Remove `{name}`.",
+                )
         if not isinstance(self.compile_config, CompileConfig | None):
-            raise SettingError("compile_config", self.compile_config, f"must be {SETTINGS['compile_config'].rule}")
+            raise SettingError(
+                "compile_config", self.compile_config, rule=f"must be {SETTINGS['compile_config'].rule}"
+            )
         rules = [name for name in settings_of("rule") if name in settings]
         if len(rules) > 1:
             first, second, *_ = rules
-            rule = f"and `{second}={settings[second]}` are two commit rules"
-            raise SettingError(first, settings[first], rule, "At most one can be set: remove one of them.")
+            raise SettingError(
+                first,
+                settings[first],
+                rule=f"and `{second}={settings[second]}` are two commit rules",
+                remedy="At most one can be set: remove one of them.",
+            )
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings that are set, by name, with transformers' words in ours."""
@@ -204,8 +218,12 @@ def resolve(
         if name not in values:
             values[name] = special_token_id(name, model.config.get_text_config(), tokenizer)
     if values["mask_token_id"] is None:
-        remedy = "Pass `mask_token_id=` to `generate`, or set `model.generation_config.mask_token_id`."
-        raise SettingError("mask_token_id", None, "must be set by a config or the tokenizer", remedy)
+        raise SettingError(
+            "mask_token_id",
+            None,
+            rule="must be set by a config or the tokenizer",
+            remedy="Pass `mask_token_id=` to `generate`, or set `model.generation_config.mask_token_id`.",
+        )
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
     defaults["exact"] = model.is_autoregressive
     if model.attention != "full":
@@ -241,13 +259,19 @@ def normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
     ours = {name: row.read(settings[name]) for name, row in SETTINGS.items() if settings.get(name) is not None}
     do_sample, use_cache = (row.read(settings.get(name)) for name, row in _WORDS.items())
     if do_sample and ours.get("temperature") == 0:
-        raise SettingError("do_sample", True, "samples tokens and `temperature=0` does not", "Remove one of them.")
+        raise SettingError(
+            "do_sample", True, rule="samples tokens and `temperature=0` does not", remedy="Remove one of them."
+        )
     if do_sample is not None:
         ours["temperature"] = ours.get("temperature", 1.0) if do_sample else 0.0
     if use_cache is False:
         if ours.get("cache_implementation", "none") != "none":
-            rule = f"and `cache_implementation={ours['cache_implementation']!r}` contradict each other"
-            raise SettingError("use_cache", False, rule, "Remove one of them.")
+            raise SettingError(
+                "use_cache",
+                False,
+                rule=f"and `cache_implementation={ours['cache_implementation']!r}` contradict each other",
+                remedy="Remove one of them.",
+            )
         ours["cache_implementation"] = "none"
     return ours
 
@@ -273,8 +297,12 @@ def check_chat(model: PreTrainedModel, given: Mapping[str, Any] | None) -> None:
     """Raises a [`SettingError`] if arguments of the chat template contradict those of the model's recipe."""
     recipe = recipe_of(model).chat_template_kwargs or {}
     if any(recipe.get(name, value) != value for name, value in (given or {}).items()):
-        remedy = f"Leave it out, or load the model and set `model.generation_config.{_CHAT}`."
-        raise SettingError(_CHAT, given, f"contradicts the recipe of the model, {recipe}", remedy)
+        raise SettingError(
+            _CHAT,
+            given,
+            rule=f"contradicts the recipe of the model, {recipe}",
+            remedy=f"Leave it out, or load the model and set `model.generation_config.{_CHAT}`.",
+        )
 
 
 def _without_replaced(settings: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -22,11 +22,16 @@ def check_prompts(
 ) -> list[torch.LongTensor]:
     """Checks prompts, and returns the tokens of each without padding, on the device that the model takes them on."""
     if not isinstance(input_ids, torch.Tensor) or input_ids.ndim != 2 or not input_ids.numel():
-        rule = "must be a tensor of shape (batch_size, prompt_length) with at least one token"
-        remedy = "Pass `**inputs` of a tokenizer with `return_tensors='pt'`."
-        raise SettingError("input_ids", _shape(input_ids), rule, remedy)
+        raise SettingError(
+            "input_ids",
+            _shape(input_ids),
+            rule="must be a tensor of shape (batch_size, prompt_length) with at least one token",
+            remedy="Pass `**inputs` of a tokenizer with `return_tensors='pt'`.",
+        )
     if input_ids.is_floating_point() or input_ids.is_complex() or input_ids.dtype is torch.bool:
-        raise SettingError("input_ids", input_ids.dtype, "must be token ids (integers)", "Tokenize the prompts.")
+        raise SettingError(
+            "input_ids", input_ids.dtype, rule="must be token ids (integers)", remedy="Tokenize the prompts."
+        )
     # On the host, so that no check waits for the device.
     ids = input_ids.long().cpu()
     mask = attention_mask.cpu() if isinstance(attention_mask, torch.Tensor) else attention_mask
@@ -36,8 +41,12 @@ def check_prompts(
         mask = torch.ones_like(ids)
     _check_mask(ids, mask)
     if not model.hides_padding and not mask.all():
-        rule = f"hides padding, which {type(model).__name__} ignores"
-        raise SettingError("attention_mask", _shape(mask), rule, "Give prompts of one length, or use `generate_many`.")
+        raise SettingError(
+            "attention_mask",
+            _shape(mask),
+            rule=f"hides padding, which {type(model).__name__} ignores",
+            remedy="Give prompts of one length, or use `generate_many`.",
+        )
     _check_vocabulary(ids, model, config)
     has_masks = ((ids == config.mask_token_id) & mask.bool()).any(dim=1)
     if not config.is_infilling and has_masks.any():
@@ -46,28 +55,42 @@ def check_prompts(
             f"`max_new_tokens={config.max_new_tokens}` appends tokens. Remove it, or fill it in by `max_new_tokens=0`."
         )
     if config.is_infilling and not has_masks.all():
-        rule = f"fills in masks (token {config.mask_token_id}), and row {_first(~has_masks)} of `input_ids` has none"
-        raise SettingError("max_new_tokens", 0, rule, "Raise `max_new_tokens` to append new tokens.")
+        raise SettingError(
+            "max_new_tokens",
+            0,
+            rule=f"fills in masks (token {config.mask_token_id}), and row {_first(~has_masks)} of `input_ids` "
+            "has none",
+            remedy="Raise `max_new_tokens` to append new tokens.",
+        )
     longest = longest_sequence(model)
     # It may have learned embeddings of its positions, where those of this package have rotary ones.
     if not model.is_native and longest is not None and ids.shape[1] + config.max_new_tokens > longest:
-        rule = f"and a prompt of {ids.shape[1]} are more than the {longest} positions of {type(model).__name__}"
-        raise SettingError("max_new_tokens", config.max_new_tokens, rule, "Shorten one of them.")
+        raise SettingError(
+            "max_new_tokens",
+            config.max_new_tokens,
+            rule=f"and a prompt of {ids.shape[1]} are more than the {longest} positions of {type(model).__name__}",
+            remedy="Shorten one of them.",
+        )
     input_ids = input_ids.long().to(input_device(model))
     return [row[-length:] for row, length in zip(input_ids, mask.long().sum(dim=1).tolist(), strict=True)]
 
 
 def _check_mask(input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
     if not isinstance(attention_mask, torch.Tensor) or attention_mask.shape != input_ids.shape:
-        rule = f"must be a tensor of the shape of `input_ids`, {_shape(input_ids)}"
-        raise SettingError("attention_mask", _shape(attention_mask), rule)
+        raise SettingError(
+            "attention_mask",
+            _shape(attention_mask),
+            rule=f"must be a tensor of the shape of `input_ids`, {_shape(input_ids)}",
+        )
     mask = attention_mask.float()
     is_right = ((mask == 0) | (mask == 1)).all(dim=1) & (mask.diff(dim=1) >= 0).all(dim=1) & (mask[:, -1] == 1)
     if not is_right.all():
         row = _first(~is_right)
-        rule = f"must be 0 for padding on the left and 1 for the tokens after it, at least one, also in row {row}"
         raise SettingError(
-            "attention_mask", attention_mask[row].tolist(), rule, "Tokenize with `padding_side='left'`."
+            "attention_mask",
+            attention_mask[row].tolist(),
+            rule=f"must be 0 for padding on the left and 1 for the tokens after it, at least one, also in row {row}",
+            remedy="Tokenize with `padding_side='left'`.",
         )
 
 
@@ -84,11 +107,19 @@ def _check_vocabulary(input_ids: torch.LongTensor, model: PreTrainedModel, confi
         token_ids = getattr(config, name)
         for token_id in token_ids if isinstance(token_ids, list) else [token_ids]:
             if token_id is not None and not 0 <= token_id < vocab_size:
-                rule = f"is outside the model's vocabulary of {vocab_size} tokens"
-                raise SettingError(name, token_id, rule, "Take it from the tokenizer of the model.")
+                raise SettingError(
+                    name,
+                    token_id,
+                    rule=f"is outside the model's vocabulary of {vocab_size} tokens",
+                    remedy="Take it from the tokenizer of the model.",
+                )
     if config.mask_token_id in (*config.eos_token_ids, config.padding_token_id):
-        rule = "is the end or padding token, too"
-        raise SettingError("mask_token_id", config.mask_token_id, rule, "Set the one that is wrong.")
+        raise SettingError(
+            "mask_token_id",
+            config.mask_token_id,
+            rule="is the end or padding token, too",
+            remedy="Set the one that is wrong.",
+        )
     if len({config.mask_token_id, *config.suppress_tokens}) >= vocab_size:
         raise ValueError("`suppress_tokens` leaves no token to decode. Remove some.")
 
@@ -118,7 +149,7 @@ def generators_by_row(
     is_list = isinstance(generators, Sequence) and all(isinstance(each, torch.Generator) for each in generators)
     if not is_list or len(generators) != batch_size:
         raise SettingError(
-            "generator", generator, f"must be one torch.Generator, or one for each of {batch_size} rows"
+            "generator", generator, rule=f"must be one torch.Generator, or one for each of {batch_size} rows"
         )
     return generators.__getitem__
 

@@ -122,8 +122,12 @@ class DiffusionGenerationMixin(GenerationMixin):
         """
         # 1. Check the settings and the prompts, and append a canvas of mask tokens to each prompt.
         for name in filter(kwargs.get, settings_of("chat")):
-            rule, remedy = "is for chats, and `generate` takes tokens", "Pass it to `tokenizer.apply_chat_template`."
-            raise SettingError(name, kwargs[name], rule, remedy)
+            raise SettingError(
+                name,
+                kwargs[name],
+                rule="is for chats, and `generate` takes tokens",
+                remedy="Pass it to `tokenizer.apply_chat_template`.",
+            )
         if inputs is not None and input_ids is not None:
             raise ValueError("`inputs` and `input_ids` are the same argument, got both. Pass one of them.")
         token_type_ids = kwargs.pop("token_type_ids", None)
@@ -132,8 +136,12 @@ class DiffusionGenerationMixin(GenerationMixin):
             raise ValueError("`token_type_ids` must be all 0: a prompt is one segment. Leave it out.")
         config = resolve(self, generation_config, tokenizer, **kwargs)
         if config.output_certainty and not config.return_dict_in_generate:
-            rule = "needs `return_dict_in_generate=True`, to return the certainty in"
-            raise SettingError("output_certainty", True, rule, "Set both, or leave `output_certainty` out.")
+            raise SettingError(
+                "output_certainty",
+                True,
+                rule="needs `return_dict_in_generate=True`, to return the certainty in",
+                remedy="Set both, or leave `output_certainty` out.",
+            )
         prompt_ids: Any = input_ids if inputs is None else inputs
         prompts = check_prompts(prompt_ids, attention_mask, config, self)
         prompts = [prompt for prompt in prompts for _ in range(config.num_return_sequences)]
@@ -203,11 +211,15 @@ class DiffusionGenerationMixin(GenerationMixin):
         ```
         """
         if not isinstance(batch_size, int) or batch_size < 1:
-            raise SettingError("batch_size", batch_size, "must be a positive integer")
+            raise SettingError("batch_size", batch_size, rule="must be a positive integer")
         config = resolve(self, generation_config, tokenizer, **kwargs)
         if config.num_return_sequences > 1:
-            rule, remedy = "is for `generate`: here each prompt has one row", "Repeat a prompt instead."
-            raise SettingError("num_return_sequences", config.num_return_sequences, rule, remedy)
+            raise SettingError(
+                "num_return_sequences",
+                config.num_return_sequences,
+                rule="is for `generate`: here each prompt has one row",
+                remedy="Repeat a prompt instead.",
+            )
         parts = make_parts(config, logits_processor, stopping_criteria, tokenizer=tokenizer)
         decoder = make_decoder(self, config, parts, generator_for)
         num_slots = batch_size if self.hides_padding else 1

@@ -40,7 +40,9 @@ def make_parts(
         raise ValueError("`stopping_criteria` cannot be used for infilling (`max_new_tokens=0`). Remove them.")
     if config.stop_strings:
         if tokenizer is None:
-            raise SettingError("stop_strings", config.stop_strings, "needs the tokenizer", "Pass `tokenizer=`.")
+            raise SettingError(
+                "stop_strings", config.stop_strings, rule="needs the tokenizer", remedy="Pass `tokenizer=`."
+            )
         criteria.append(StopTextCriteria(tokenizer, config.stop_strings, skip_special_tokens=False))
     processing = ScoreProcessing(config, logits_processor)
     wanted = [

@@ -130,18 +130,31 @@ def _published(base_model: str) -> tuple[dict[str, Any], list[Path]]:
 def _settings_of(engine: str, config: DiffusionGenerationConfig, model: PreTrainedModel) -> dict[str, Any]:
     """Returns a resolved configuration in the engine's names, or raises a `ValueError` for what it cannot do."""
     if engine not in getattr(model.config, "served_as", ()):
-        rule = f"does not support {type(model).__name__}"
-        raise SettingError("engine", engine, rule, "Use `hf-dparallel serve`.")
+        raise SettingError(
+            "engine", engine, rule=f"does not support {type(model).__name__}", remedy="Use `hf-dparallel serve`."
+        )
     published_id = type(model.config).mask_token_id
     if config.mask_token_id != published_id:
-        rule = f"must be {published_id}, with which {engine} masks, whatever the checkpoint has"
-        raise SettingError("mask_token_id", config.mask_token_id, rule, "Use `hf-dparallel serve`.")
+        raise SettingError(
+            "mask_token_id",
+            config.mask_token_id,
+            rule=f"must be {published_id}, with which {engine} masks, whatever the checkpoint has",
+            remedy="Use `hf-dparallel serve`.",
+        )
     if config.confidence_threshold is None:
-        remedy = "Find one with `hf-dparallel calibrate --sweep confidence_threshold=0.5,0.7,0.8,0.9,0.95`."
-        raise SettingError("confidence_threshold", None, f"must be set: {engine} decides by it", remedy)
+        raise SettingError(
+            "confidence_threshold",
+            None,
+            rule=f"must be set: {engine} decides by it",
+            remedy="Find one with `hf-dparallel calibrate --sweep confidence_threshold=0.5,0.7,0.8,0.9,0.95`.",
+        )
     names = _DECIDING | (_EDITING if engine == "sglang" and config.is_on("editing_threshold") else {})
     for name, value in config.non_defaults().items():
         if name not in (*names.values(), *_OF_REQUESTS):
-            remedy = f"Leave it out, or set `{name}={SETTINGS[name].default!r}`."
-            raise SettingError(name, value, f"is not supported by {engine}", remedy)
+            raise SettingError(
+                name,
+                value,
+                rule=f"is not supported by {engine}",
+                remedy=f"Leave it out, or set `{name}={SETTINGS[name].default!r}`.",
+            )
     return {theirs: getattr(config, ours) for theirs, ours in names.items()}

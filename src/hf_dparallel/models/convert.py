@@ -62,23 +62,33 @@ def convert_to_diffusion(
     block_length = SETTINGS["block_length"].read(block_length)
     is_autoregressive = attention == "causal_past"
     if attention is not None and not is_autoregressive:
-        remedy = "Leave it out: with `block_length` it is block-causal, else full."
-        raise SettingError("attention", attention, 'must be "causal_past" or None', remedy)
+        raise SettingError(
+            "attention",
+            attention,
+            rule='must be "causal_past" or None',
+            remedy="Leave it out: with `block_length` it is block-causal, else full.",
+        )
     if is_autoregressive and block_length is None:
         block_length = 16
     if not isinstance(name, str | os.PathLike):
-        raise SettingError("name", type(name).__name__, "is no folder and no name on the Hub", "Save the model first.")
+        raise SettingError(
+            "name", type(name).__name__, rule="is no folder and no name on the Hub", remedy="Save the model first."
+        )
     if Path(name, ADAPTER_CONFIG_NAME).is_file():
         raise SettingError(
-            "name", str(name), "is an adapter", "Convert its base model, or save the merged model first."
+            "name", str(name), rule="is an adapter", remedy="Convert its base model, or save the merged model first."
         )
     where = {"revision": kwargs.get("revision", "main"), "trust_remote_code": False}
     config = AutoConfig.from_pretrained(name, **where)
     _check_source(name, config)
     rope = config.rope_parameters["rope_type"]
     if is_autoregressive and rope in ("dynamic", "longrope"):
-        rule = f"does not go with rope_type={rope!r}, whose frequencies change with the length"
-        raise SettingError("attention", attention, rule, "Use a model without it.")
+        raise SettingError(
+            "attention",
+            attention,
+            rule=f"does not go with rope_type={rope!r}, whose frequencies change with the length",
+            remedy="Use a model without it.",
+        )
     tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **where)
     model_class = FROM_CAUSAL[type(config)]
     config_class = model_class.config_class
@@ -99,15 +109,27 @@ def convert_to_diffusion(
 def _check_source(name: str, config: PreTrainedConfig) -> None:
     remedy = "Give a Llama, Mistral, Qwen2 or Qwen3."
     if isinstance(config, PublishedConfigMixin):
-        raise SettingError("model", name, "is a diffusion model already", "Load it with `AutoModelForMaskedLM`.")
+        raise SettingError(
+            "model", name, rule="is a diffusion model already", remedy="Load it with `AutoModelForMaskedLM`."
+        )
     if type(config) not in FROM_CAUSAL:
-        rule = f"is of the type {config.model_type!r}, whose weights no diffusion model takes"
-        raise SettingError("model", name, rule, remedy)
+        raise SettingError(
+            "model",
+            name,
+            rule=f"is of the type {config.model_type!r}, whose weights no diffusion model takes",
+            remedy=remedy,
+        )
     if getattr(config, "quantization_config", None) is not None:
-        raise SettingError("model", name, "is quantized, and its weights are trained", "Give one that is not.")
+        raise SettingError(
+            "model", name, rule="is quantized, and its weights are trained", remedy="Give one that is not."
+        )
     if getattr(config, "sliding_window", None) is not None:
-        rule = f"has a sliding window of {config.sliding_window} tokens, which no diffusion model has"
-        raise SettingError("model", name, rule, f"{remedy[:-1]} without one.")
+        raise SettingError(
+            "model",
+            name,
+            rule=f"has a sliding window of {config.sliding_window} tokens, which no diffusion model has",
+            remedy=f"{remedy[:-1]} without one.",
+        )
 
 
 def _add_mask_token(tokenizer: PreTrainedTokenizerBase, model: MaskedDiffusionModel) -> int:
@@ -125,8 +147,12 @@ def _add_mask_token(tokenizer: PreTrainedTokenizerBase, model: MaskedDiffusionMo
         tokenizer.add_special_tokens({"mask_token": unused})
     if tokenizer.mask_token_id >= model.config.vocab_size:
         if model.is_autoregressive:
-            rule = f"needs a mask token, and the tokenizer of {model.name_or_path!r} has no special token to spare"
-            remedy = "Add one to tokenizer and model (`add_special_tokens`, `resize_token_embeddings`), and save both."
-            raise SettingError("attention", "causal_past", rule, remedy)
+            raise SettingError(
+                "attention",
+                "causal_past",
+                rule=f"needs a mask token, and the tokenizer of {model.name_or_path!r} has no special token to spare",
+                remedy="Add one to tokenizer and model (`add_special_tokens`, `resize_token_embeddings`), and save "
+                "both.",
+            )
         model.resize_token_embeddings(tokenizer.mask_token_id + 1)
     return tokenizer.mask_token_id

@@ -80,8 +80,12 @@ def enable_diffusion_generation(
     if block_length is None:
         _check_attention(model)
     elif not has_masks:
-        rule = f"needs a mask of four dimensions, which {type(model).__name__} does not take"
-        raise SettingError("block_length", block_length, rule, "Load the model by the class of its family.")
+        raise SettingError(
+            "block_length",
+            block_length,
+            rule=f"needs a mask of four dimensions, which {type(model).__name__} does not take",
+            remedy="Load the model by the class of its family.",
+        )
     previous = getattr(model, "generation_config", None)
     config = DiffusionGenerationConfig.from_dict(previous.to_dict() if previous else {})
     if not isinstance(model, DiffusionGenerationMixin):

@@ -154,7 +154,7 @@ def _read_settings(body: ChatBody, served: ServedModel) -> tuple[DiffusionGenera
         config = base.updated(**asked) if asked else base
         length = config.max_new_tokens
         if config.is_infilling:
-            raise SettingError("max_new_tokens", 0, "must be a positive integer")
+            raise SettingError("max_new_tokens", 0, rule="must be a positive integer")
         max_tokens = body.max_completion_tokens or body.max_tokens or length
         if max_tokens > length and "max_new_tokens" not in asked:
             length = -(-max_tokens // config.block_length) * config.block_length

@@ -151,8 +151,12 @@ def default_collator(
     if base.is_autoregressive:
         return WindowCollator(**settings)
     if not base.is_native:
-        rule = f"is needed: the default makes rows for classes of this package, which {type(base).__name__} is not"
-        raise SettingError("data_collator", None, rule, "Load the model by the class of its family.")
+        raise SettingError(
+            "data_collator",
+            None,
+            rule=f"is needed: the default makes rows for classes of this package, which {type(base).__name__} is not",
+            remedy="Load the model by the class of its family.",
+        )
     of_family = ("attention", "predicts_next_block", "shift_logits")
     settings |= {name: getattr(base, name) for name in of_family}
     settings["block_origin"] = recipe_of(base).block_origin or base.config.block_origin

@@ -202,15 +202,27 @@ class DataCollatorForSemiAutoregressiveMasking:
         prompt, completion = (read_ids(example, column) for column in TOKENIZED_COLUMNS)
         ids = torch.cat([prompt, completion])
         if len(ids) > self.max_length:
-            rule = f"must be at least {len(ids)} for {len(prompt)} `prompt_ids` and {len(completion)} `completion_ids`"
-            raise SettingError("max_length", self.max_length, rule, "Or drop the row.")
+            raise SettingError(
+                "max_length",
+                self.max_length,
+                rule=f"must be at least {len(ids)} for {len(prompt)} `prompt_ids` and {len(completion)} "
+                "`completion_ids`",
+                remedy="Or drop the row.",
+            )
         if self.mask_token_id in ids.tolist():
-            rule = "is in a row, and is what the model learns to replace"
-            raise SettingError("mask_token_id", self.mask_token_id, rule, "Drop such rows.")
+            raise SettingError(
+                "mask_token_id",
+                self.mask_token_id,
+                rule="is in a row, and is what the model learns to replace",
+                remedy="Drop such rows.",
+            )
         if self.vocab_size is not None and ids.max() >= self.vocab_size:
-            rule = f"is too small for the token id {ids.max()} of a row"
-            remedy = "Make the data with the tokenizer of the model."
-            raise SettingError("vocab_size", self.vocab_size, rule, remedy)
+            raise SettingError(
+                "vocab_size",
+                self.vocab_size,
+                rule=f"is too small for the token id {ids.max()} of a row",
+                remedy="Make the data with the tokenizer of the model.",
+            )
         steps = torch.zeros_like(completion)
         if self.masking == "trajectory":
             remedy = "Make the data with `generate_trajectories`, or leave out `masking`."
@@ -235,14 +247,19 @@ def check_masks(settings: Any) -> None:
     """Raises a [`SettingError`] if a setting of the masks is out of range, of a configuration or a collator."""
     for name in ("block_length", "max_length"):
         if not isinstance(getattr(settings, name), int) or getattr(settings, name) < 1:
-            raise SettingError(name, getattr(settings, name), "must be a positive number of tokens")
+            raise SettingError(name, getattr(settings, name), rule="must be a positive number of tokens")
     ratio = settings.mask_ratio
     if ratio != "random" and not (isinstance(ratio, int | float) and 0 < ratio <= 1):
-        rule = 'must be a number in (0, 1] or "random" (drawn anew for every row)'
-        raise SettingError("mask_ratio", ratio, rule, "The paper uses mask_ratio=0.5.")
-    if settings.masking not in MASKINGS:
-        rule = (
-            'must be "semi_autoregressive" (one active block, as for LLaDA), "random" (the whole answer, as for '
-            'Dream) or "trajectory" (what the teacher committed last in a block)'
+        raise SettingError(
+            "mask_ratio",
+            ratio,
+            rule='must be a number in (0, 1] or "random" (drawn anew for every row)',
+            remedy="The paper uses mask_ratio=0.5.",
         )
-        raise SettingError("masking", settings.masking, rule)
+    if settings.masking not in MASKINGS:
+        raise SettingError(
+            "masking",
+            settings.masking,
+            rule='must be "semi_autoregressive" (one active block, as for LLaDA), "random" (the whole answer, as for '
+            'Dream) or "trajectory" (what the teacher committed last in a block)',
+        )

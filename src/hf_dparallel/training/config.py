@@ -127,16 +127,23 @@ class CertaintyForcingConfig(TrainingArguments):
         check_masks(self)
         if not 0 < self.certainty_temperature < math.inf:
             value = self.certainty_temperature
-            raise SettingError("certainty_temperature", value, "must be positive", "The paper uses 0.5.")
+            raise SettingError("certainty_temperature", value, rule="must be positive", remedy="The paper uses 0.5.")
         for name in (f"{term}_weight" for term in ("certainty", "consistency", "autoregressive", *self.added_terms)):
             if not 0 <= getattr(self, name) < math.inf:
-                raise SettingError(name, getattr(self, name), "must be a number of at least 0")
+                raise SettingError(name, getattr(self, name), rule="must be a number of at least 0")
         if self.label_smoothing_factor != 0:
-            rule = "has no meaning for certainty-forcing distillation"
-            raise SettingError("label_smoothing_factor", self.label_smoothing_factor, rule, "Leave it at 0.")
+            raise SettingError(
+                "label_smoothing_factor",
+                self.label_smoothing_factor,
+                rule="has no meaning for certainty-forcing distillation",
+                remedy="Leave it at 0.",
+            )
         if self.train_sampling_strategy not in ("random", "sequential"):
-            rule = "must be 'random' or 'sequential', whose order a resumed run and several processes repeat"
-            raise SettingError("train_sampling_strategy", self.train_sampling_strategy, rule)
+            raise SettingError(
+                "train_sampling_strategy",
+                self.train_sampling_strategy,
+                rule="must be 'random' or 'sequential', whose order a resumed run and several processes repeat",
+            )
         # As a plain default it would win over a `gradient_checkpointing=False`, its older name.
         if self.activation_checkpointing is None and self.gradient_checkpointing is None:  # type: ignore[has-type]
             self.activation_checkpointing = True

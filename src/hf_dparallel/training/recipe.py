@@ -32,8 +32,12 @@ def chat_arguments(given: dict[str, Any] | str | None, model: Any, dataset: Any)
     given = (recipe_of(base_model(model)).chat_template_kwargs or {}) | given
     found = common_chat_template_kwargs(dataset) or {}
     if any(given.get(name, value) != value for name, value in found.items()):
-        rule = f"contradicts the data, whose prompts have {found}"
-        raise SettingError("chat_template_kwargs", given, rule, "Leave it out, or make the trajectories with it.")
+        raise SettingError(
+            "chat_template_kwargs",
+            given,
+            rule=f"contradicts the data, whose prompts have {found}",
+            remedy="Leave it out, or make the trajectories with it.",
+        )
     return (given | found) or None
 
 

@@ -148,8 +148,12 @@ class CertaintyForcingTrainer(Trainer):
         args.chat_template_kwargs = chat_arguments(args.chat_template_kwargs, model, train_dataset)
         rules["chat_template_kwargs"] = args.chat_template_kwargs
         if args.autoregressive_weight and not getattr(data_collator, "scores_clean_copy", False):
-            rule = f"needs a causal clean copy, which rows of {type(base_model(model)).__name__} do not have"
-            raise SettingError("autoregressive_weight", args.autoregressive_weight, rule, "Leave it out.")
+            raise SettingError(
+                "autoregressive_weight",
+                args.autoregressive_weight,
+                rule=f"needs a causal clean copy, which rows of {type(base_model(model)).__name__} do not have",
+                remedy="Leave it out.",
+            )
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
             callbacks = [*(callbacks or []), MaskingCallback(data_collator)]
             # A copy, which stays at epoch 0: each evaluation has the same masks, and training keeps its own.

@@ -36,7 +36,9 @@ class WindowCollator(DataCollatorForSemiAutoregressiveMasking):
         self.complementary_masking = False
         super().__post_init__()
         if self.block_length == 1:
-            raise SettingError("block_length", 1, "must be at least 2 for a causal past: 1 leaves no mask to learn")
+            raise SettingError(
+                "block_length", 1, rule="must be at least 2 for a causal past: 1 leaves no mask to learn"
+            )
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         r"""
