@@ -315,41 +315,48 @@ class Canvas:
         if self.layout.whole_blocks:
             # Otherwise all answers begin at the same column.
             is_no_end |= self.is_given[:, first:]
-        numbers = [
-            _least(self.column_ids, settled),
-            _least(self.column_ids[first:], is_no_end),
-            torch.zeros_like(self.nfe) if num_nan is None else num_nan,
-            self.nfe,
-            self.open_from,
-            self.open_to,
-            self.is_open.sum(dim=1),
-            self.revisable.sum(dim=1) if self.revises else self.num_revisions,
-            self.num_revisions,
-        ]
-        table = torch.cat([torch.stack(numbers, dim=1), self.sequences[:, first:]], dim=1).cpu()
+        numbers = {
+            "first_holding": _least(self.column_ids, settled),
+            "first_end": _least(self.column_ids[first:], is_no_end),
+            "num_nan": torch.zeros_like(self.nfe) if num_nan is None else num_nan,
+            "num_open": self.is_open.sum(dim=1),
+            "num_revisable": self.revisable.sum(dim=1) if self.revises else torch.zeros_like(self.nfe),
+            **{name: getattr(self, name) for name in ("nfe", "open_from", "open_to", "num_revisions")},
+        }
+        table = torch.cat([torch.stack(list(numbers.values()), dim=1), self.sequences[:, first:]], dim=1).cpu()
         self.status = []
         for row, line in enumerate(table[:, : len(numbers)].tolist()):
-            tokens = table[row, len(numbers) + self.answer(row).start - first :]
-            self.status.append(self._status(row, tokens, *line))
+            answer = table[row, len(numbers) + self.answer(row).start - first :]
+            self.status.append(self._status(row, answer, **dict(zip(numbers, line, strict=True))))
 
     def _status(
-        self, row: int, tokens: torch.LongTensor, first_undecided: int, first_end: int, num_nan: int, *counts: int
+        self, row: int, answer: torch.LongTensor, *, first_holding: int, first_end: int, num_nan: int, **counts: int
     ) -> RowStatus:
         """Returns the status of a row, from the columns of its first mask and its first end token, and its counts."""
-        nfe, open_from, open_to, num_open, num_revisable, num_revisions = counts
-        answer = self.answer(row)
-        longest = answer.stop - answer.start
-        num_decided = num_final = min(first_undecided - answer.start, longest)
+        columns = self.answer(row)
+        longest = columns.stop - columns.start
+        num_decided = min(first_holding - columns.start, longest)
+
         # When infilling, an end token ends nothing.
-        length_to_eos = longest if self.config.is_infilling else min(first_end + 1 - answer.start, longest)
+        length_to_eos = longest if self.config.is_infilling else min(first_end + 1 - columns.start, longest)
         length = length_to_eos if self.config.stop_at_eos else longest
         is_finished = num_nan > 0 or num_decided >= length
+
+        num_final = num_decided
         if self.revises and not is_finished:
-            first_open = self._block_column(row, open_from)
-            num_final = min(num_decided, max(first_open - answer.start, 0))
-        open_blocks, reached = (open_from, open_to, num_open, num_revisable), (num_decided, num_final)
-        lengths = (length_to_eos, length, is_finished)
-        return RowStatus(nfe, *open_blocks, num_revisions, *reached, *lengths, num_nan > 0, tokens)
+            first_open = self._block_column(row, counts["open_from"])
+            num_final = min(num_decided, max(first_open - columns.start, 0))
+
+        return RowStatus(
+            **counts,
+            num_decided=num_decided,
+            num_final=num_final,
+            length_to_eos=length_to_eos,
+            length=length,
+            is_finished=is_finished,
+            is_nan=num_nan > 0,
+            answer=answer,
+        )
 
     def _result(self, row: int) -> DecodedRow:
         status, answer = self.status[row], self.answer(row)
