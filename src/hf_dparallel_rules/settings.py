@@ -45,7 +45,7 @@ OUR_NAMES: dict[str, str | None] = {
     "mask_id": "mask_token_id",
     **dict.fromkeys(("eos_id", "stopping_criteria_idx"), "eos_token_id"),
     "eos_early_stop": "stop_at_eos",
-    **dict.fromkeys(("cfg_scale", "alg_temp", "min_p", "output_history")),
+    **dict.fromkeys(("cfg_scale", "alg_temp", "output_history")),
 }
 # No setting makes sense above it, and neither arithmetic in float32 nor memory is safe there.
 _LARGEST = 1_000_000
@@ -230,6 +230,8 @@ _ROWS = (
     Setting("top_k", "sampling", int, default=0, help="Sample only among this many likeliest tokens; 0 means all."),
     Setting("top_p", "sampling", float, default=1.0, noun="a probability", above_minimum=True, maximum=1,
         help="Sample only among the likeliest tokens that together have this probability."),
+    Setting("min_p", "sampling", float, default=0.0, noun="a probability", maximum=1,
+        help="Sample only among tokens of at least this fraction of the likeliest one's probability."),
     Setting("repetition_penalty", "processing", float, default=1.0, minimum=0.01, maximum=100,
         help="Lowers the scores of tokens that the row already has, prompt included. 1 changes nothing."),
     Setting("min_new_tokens", "processing", int, default=0,

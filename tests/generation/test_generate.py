@@ -350,7 +350,8 @@ class TestSampling:
     def test_top_k_of_one_is_the_argmax(self, tiny_llada):
         prompt = torch.tensor([[2, 3]])
         greedy = tiny_llada.generate(prompt, **(self.settings | {"temperature": 0.0}))
-        for change, seed in itertools.product(({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-40}), range(3)):
+        changes = ({"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-40})
+        for change, seed in itertools.product(changes, range(3)):
             torch.manual_seed(seed)
             assert torch.equal(tiny_llada.generate(prompt, **self.settings | change), greedy)
 
@@ -366,7 +367,9 @@ class TestSampling:
         logits = torch.tensor([2.0, 1.0, 0.0, -1.0, 8.0])
         torch.manual_seed(0)
         logits = logits.expand(1, 20000, 5)
-        draws = sample_tokens(logits, exponential_noise(logits, [], []), 4, temperature=2.0, top_k=0, top_p=1.0)
+        draws = sample_tokens(
+            logits, exponential_noise(logits, [], []), 4, temperature=2.0, top_k=0, top_p=1.0, min_p=0.0
+        )
         frequencies = draws[0].bincount(minlength=5) / 20000
         expected = torch.cat([(logits[0, 0, :4] / 2).softmax(-1), torch.zeros(1)])
         torch.testing.assert_close(frequencies, expected, atol=0.015, rtol=0)

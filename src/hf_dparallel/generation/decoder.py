@@ -132,7 +132,7 @@ class Decoder:
             if noise is None:
                 generators = [self.generators[row_id] for row_id in self.canvas.row_ids if self.generators]
                 noise = exponential_noise(logits, generators, num_sampled)
-            sampling = (config.temperature, config.top_k, config.top_p)
+            sampling = (config.temperature, config.top_k, config.top_p, config.min_p)
             tokens = sample_tokens(logits, noise, config.mask_token_id, *sampling)
         prediction = measure_certainty(logits, config.mask_token_id, tokens)
         prediction.columns = columns

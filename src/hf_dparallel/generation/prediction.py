@@ -4,11 +4,17 @@
 from collections.abc import Sequence
 
 import torch
-from transformers import TopKLogitsWarper, TopPLogitsWarper
+from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 
 def sample_tokens(
-    logits: torch.Tensor, noise: torch.Tensor, mask_token_id: int, temperature: float, top_k: int, top_p: float
+    logits: torch.Tensor,
+    noise: torch.Tensor,
+    mask_token_id: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
 ) -> torch.LongTensor:
     """Samples a token at each place by exponential `noise`, of the shape of the logits; never the mask token."""
     candidates = logits.to(torch.float32, copy=True)
@@ -19,6 +25,8 @@ def sample_tokens(
         scores = TopKLogitsWarper(top_k)(None, scores)
     if top_p < 1:
         scores = TopPLogitsWarper(top_p)(None, scores)
+    if min_p:
+        scores = MinPLogitsWarper(min_p)(None, scores)
     # The Gumbel-max trick, as in `torch.multinomial`.
     return scores.exp_().view_as(logits).div_(noise).argmax(dim=-1)
 
