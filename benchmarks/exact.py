@@ -44,7 +44,6 @@ from transformers import (
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, convert_to_diffusion
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.generation.exact import make_decoder
 from hf_dparallel.generation.slots import SlotDecoder
 from hf_dparallel.reports import write_json
 from hf_dparallel.serving.json import JsonPart, compile_schema
@@ -375,7 +374,7 @@ class Bench:
             }.items():
                 config = resolve(student, None, tokenizer, max_new_tokens=limit, **settings)
                 guides = {index: SimpleNamespace(json=compile_schema(*schema)) for index in range(len(prompts))}
-                decoder = make_decoder(student, config, [JsonPart(guides)])
+                decoder = student.make_decoder(config, [JsonPart(guides)])
                 rows = list(SlotDecoder(decoder, prompts, self.args.decode_batch, lambda ids: ids[0].to(self.device)))
                 tokens_per_pass[name] = ratio(rows)
                 answers.append(tokens_of(rows))

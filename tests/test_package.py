@@ -124,6 +124,7 @@ def test_imports_have_no_cycle():
 LAYERS = [
     ("rules", "_version", "attention_masks", "hashes", "reports"),
     ("environment", "generation"),
+    ("exact",),
     ("models", "data"),
     ("inspection",),
     ("evaluation", "serving"),

@@ -40,55 +40,6 @@ def block_causal(query_block: torch.LongTensor, key_block: torch.LongTensor) -> 
     return is_visible
 
 
-def noisy_and_clean(block: torch.LongTensor, num_noisy: int) -> Visibility:
-    """Lets rows of a noisy and a clean copy of the same tokens learn all blocks at once.
-
-    A noisy block sees itself and the clean copies of the blocks before it, which is what it meets in decoding; the
-    clean copy is block-causal in itself (https://huggingface.co/papers/2503.09573, section B.6). `block`, `(rows,
-    length)`, is the number of the block that each column is in; the first `num_noisy` are the noisy copy.
-    """
-
-    def is_visible(row, head, query, key):
-        query_block, key_block, query_is_noisy = block[row, query], block[row, key], query < num_noisy
-        within = query_is_noisy & (key_block == query_block)
-        context = (key_block < query_block) | ((key_block == query_block) & ~query_is_noisy)
-        return torch.where(key < num_noisy, within, context)
-
-    return is_visible
-
-
-def mask_copies(config: PreTrainedConfig, inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """Returns inputs of a forward pass in which `block` and `num_noisy` have become the mask of [`noisy_and_clean`].
-
-    `block` is `(rows, length)`, or `(1, length)` if all rows have the same blocks.
-    """
-    inputs = dict(inputs)
-    block, num_noisy = inputs.pop("block"), inputs.pop("num_noisy")
-    rows, length = inputs["input_ids"].shape
-    shape, is_visible = (len(block), length, length), noisy_and_clean(block.expand(rows, -1), num_noisy)
-    mask = make_attention_mask(config, is_visible, shape, dtype=dtype, device=block.device)
-    # For each row, because a model on several GPUs of one process is given some rows on each.
-    return inputs | {"attention_mask": mask.expand(rows, -1, -1, -1) if torch.is_tensor(mask) else mask}
-
-
-def predicting_columns(
-    position_ids: torch.LongTensor, block_start: torch.LongTensor, num_noisy: int, shift: int
-) -> torch.LongTensor:
-    """Returns, for rows of a noisy and a clean copy, the column whose logits score each token.
-
-    The first token of a block is scored by the column before, which is in the clean copy, as in decoding, and another
-    one by the column that is `shift` columns before. The clean copy may lack it for blocks that teach nothing.
-    `position_ids`, `(rows, length)`, count from the first token, which keeps its own logits; `block_start`, of the
-    same shape, is the position at which the block of each token begins.
-    """
-    length = position_ids.shape[1]
-    columns = torch.arange(length, device=position_ids.device)
-    # In the clean copy, as an autoregressive model does.
-    shift = torch.where(columns < num_noisy, shift, 1)
-    before = torch.where(position_ids == block_start, num_noisy + position_ids - 1, columns - shift)
-    return torch.where(position_ids == 0, columns, before.clamp(0, length - 1))
-
-
 def make_attention_mask(
     config: PreTrainedConfig,
     is_visible: Visibility,

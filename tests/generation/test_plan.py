@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.generation.exact import make_decoder
 from hf_dparallel.models.backbones import CACHE_ARGUMENT
 
 from ..helpers import left_padded, make_block_a2d, make_fast_dllm, make_llada, make_nemotron, make_sdar
@@ -78,7 +77,7 @@ def test_rows_at_different_blocks_are_stored_anew(monkeypatch, make):
     kwargs = SETTINGS | {"max_new_tokens": 40, "entropy_threshold": 1.0}
     expected = [(row.tokens.tolist(), row.nfe) for row in model.generate_many(prompts, **kwargs)]
     monkeypatch.setattr("hf_dparallel.generation.plan._LONGEST_RUN", 16)
-    decoder = make_decoder(model, resolve(model, **kwargs), [])
+    decoder = model.make_decoder(resolve(model, **kwargs), [])
     decoder.add_prompts({0: prompts[0]})
     with torch.no_grad():
         while decoder.canvas.status[0].open_from < 7:

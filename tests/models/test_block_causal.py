@@ -13,8 +13,9 @@ from transformers import (
 )
 
 from hf_dparallel import SDARConfig
-from hf_dparallel.attention_masks import block_causal, make_attention_mask, mask_blocks, noisy_and_clean
+from hf_dparallel.attention_masks import block_causal, make_attention_mask, mask_blocks
 from hf_dparallel.models.backbones import CACHE_ARGUMENT
+from hf_dparallel.training.block_collator import noisy_and_clean
 
 from ..helpers import (
     edit_json,

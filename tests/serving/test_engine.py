@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from hf_dparallel.generation.decoder import Decoder
-from hf_dparallel.serving import engine as engine_module
 from hf_dparallel.serving.engine import Engine, RequestError
 
 from ..helpers import make_llada, make_sdar
@@ -221,12 +220,12 @@ def test_a_prompt_that_does_not_fit_into_memory_ends_alone(make_model, cache, ca
 
 
 def test_a_prompt_that_cannot_be_decoded_ends_alone(model, make_engine, monkeypatch, caplog):
-    def fail(model, config, *args):
+    def fail(config, *args):
         if config.entropy_threshold == 0.5:
             raise OverflowError("too large")
         return Decoder(model, config, *args)
 
-    monkeypatch.setattr(engine_module, "make_decoder", fail)
+    monkeypatch.setattr(model, "make_decoder", fail)
     engine = make_engine()
     bad, good = ask(engine, [make_prompt(model, [9, 3], entropy_threshold=0.5), make_prompt(model, [9, 3])])
     assert isinstance(bad.error, OverflowError) and good.finish_reason and engine.is_alive

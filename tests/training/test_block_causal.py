@@ -17,8 +17,8 @@ from hf_dparallel import (
     filter_trajectories,
     generate_trajectories,
 )
-from hf_dparallel.attention_masks import make_attention_mask, mask_copies, noisy_and_clean
-from hf_dparallel.training.block_collator import BlockCausalCollator
+from hf_dparallel.attention_masks import make_attention_mask
+from hf_dparallel.training.block_collator import BlockCausalCollator, mask_copies, noisy_and_clean
 from hf_dparallel.training.losses import row_terms
 from hf_dparallel.training.objective import Objective
 from hf_dparallel.training.recipe import student_recipe

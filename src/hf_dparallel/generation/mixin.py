@@ -17,9 +17,10 @@ from transformers.generation.streamers import BaseStreamer
 from hf_dparallel_rules.settings import SettingError, settings_of
 
 from .configuration import DiffusionGenerationConfig, resolve
-from .exact import make_decoder
+from .decoder import Decoder
 from .inputs import CheckedForPeft, check_prompts, generators_by_row
 from .output import DecodedRow, DiffusionGenerationOutput, collect_rows
+from .parts import RowPart
 from .slots import SlotDecoder
 from .standard_parts import make_parts
 
@@ -146,7 +147,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         prompts = check_prompts(prompt_ids, attention_mask, config, self)
         prompts = [prompt for prompt in prompts for _ in range(config.num_return_sequences)]
         parts = make_parts(config, logits_processor, stopping_criteria, streamer, tokenizer)
-        decoder = make_decoder(self, config, parts, generators_by_row(generator, len(prompts)))
+        decoder = self.make_decoder(config, parts, generators_by_row(generator, len(prompts)))
         decoder.add_prompts(dict(enumerate(prompts)))
 
         # 2. While there are unfinished rows: one pass.
@@ -221,9 +222,18 @@ class DiffusionGenerationMixin(GenerationMixin):
                 remedy="Repeat a prompt instead.",
             )
         parts = make_parts(config, logits_processor, stopping_criteria, tokenizer=tokenizer)
-        decoder = make_decoder(self, config, parts, generator_for)
+        decoder = self.make_decoder(config, parts, generator_for)
         num_slots = batch_size if self.hides_padding else 1
         return SlotDecoder(decoder, prompts, num_slots, lambda prompt: check_prompts(prompt, None, config, self)[0])
+
+    def make_decoder(
+        self,
+        config: DiffusionGenerationConfig,
+        parts: Sequence[RowPart],
+        generator_for: Callable[[int], torch.Generator] | None = None,
+    ) -> Decoder:
+        """Returns the decoder of a resolved configuration, see [`Decoder`]."""
+        return Decoder(self, config, parts, generator_for)
 
     def generate_batch(self, *args, **kwargs):
         """Raises `NotImplementedError`: the inherited method decodes from left to right. Use [`generate_many`]."""

@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch.nn.functional import pad
@@ -10,7 +11,6 @@ from transformers import PreTrainedModel
 
 from .cache import WindowCache
 from .canvas import Canvas
-from .mask_gate import gate_adapters
 from .parts import RowPart
 from .plan import Blocks, Pass, WholeCanvas, Windows
 
@@ -25,7 +25,8 @@ class Runner:
         self.model, self.canvas, self.parts = model, canvas, parts
         implementation = canvas.config.cache_implementation
         self.planner = (canvas.planner or _PLANNERS[implementation])(canvas, model)
-        self.gate = gate_adapters(model)
+        # What adapters that act on masks are told.
+        self.gate: Any = None
         compile_config = canvas.config.compile_config
         self.forward = None if compile_config is None else model.get_compiled_call(compile_config)
         has_cache = implementation != "none"

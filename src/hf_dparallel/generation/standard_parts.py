@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The parts of a decode that its settings and the arguments of `generate` ask for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -62,9 +62,6 @@ class ScoreProcessing(RowPart):
     whole sequence of its row, without padding, as `input_ids`; the position itself is a mask there.
     """
 
-    # In exact decoding returns the token that is picked at an open place of a row, by its scores, `(1, vocab_size)`.
-    pick: Callable[[int, int, torch.Tensor], torch.Tensor]
-
     def __init__(self, config: DiffusionGenerationConfig, processors: LogitsProcessorList | None = None):
         self.config = config
         self.processors = LogitsProcessorList(processors or [])
@@ -86,23 +83,8 @@ class ScoreProcessing(RowPart):
                 logits[..., token_id] = logits[..., token_id].masked_fill(is_early, -torch.inf)
         # The caller's processors have the last word, as in transformers.
         if self.processors or self.penalty:
-            process = self._process_causal if config.exact else self._process
-            logits = torch.stack([process(row, columns[row], scores) for row, scores in enumerate(logits)])
+            logits = torch.stack([self._process(row, columns[row], scores) for row, scores in enumerate(logits)])
         return logits
-
-    def _process_causal(self, row: int, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
-        """Processes scores as one token at a time would: processors never see a token that is not decided."""
-        canvas, scores = self.canvas, logits.float().clone()
-        sequence = canvas.input_ids()[row, canvas.prompt_start(row) :]
-        processors = LogitsProcessorList([*([self.penalty] if self.penalty else []), *self.processors])
-        first = canvas.open_edges(row)[0] - canvas.prompt_start(row)
-        for place in range(canvas.status[row].num_open):
-            length = first + place
-            scores[place] = processors(sequence[None, :length], scores[place : place + 1])[0]
-            token = int(self.pick(row, place, scores[place : place + 1]))
-            if token != sequence[length] or (self.config.stop_at_eos and token in self.config.eos_token_ids):
-                break
-        return scores
 
     def _process(self, row: int, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
         canvas, mask_token_id = self.canvas, self.config.mask_token_id

@@ -14,7 +14,6 @@ from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from ..attention_masks import mask_copies
 from ..generation.mixin import DiffusionGenerationMixin
 from .adapters import AdapterLoadingMixin
 from .backbones import CACHE_ARGUMENT, DiffusionBackbone
@@ -27,7 +26,6 @@ from .scoring import (
     select_positions,
     shift_predictions,
 )
-from .windows import score_windows
 
 
 logger = logging.get_logger(__name__)
@@ -117,16 +115,9 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         return [name for name in _TARGET_MODULES if name in names]
 
     def score(self, inputs, where, function=None, labels=None, forward=None):
-        """Overrides [`ScoringMixin.score`]: the head runs at `where` only, inside the forward pass.
-
-        Rows of a noisy and a clean copy have `block` and `num_noisy` for an attention mask ([`BlockCausalCollator`]).
-        """
-        if "block" in inputs:
-            inputs = mask_copies(self.config, inputs, self.dtype)
+        """Overrides [`ScoringMixin.score`]: the head runs at `where` only, inside the forward pass."""
         forward = self.__call__ if forward is None else forward  # type: ignore[operator]
-        head = {"logits_to_keep": where, "labels": labels, "head_function": function}
-        output = score_windows(self, inputs, forward, **head) if "window" in inputs else forward(**inputs, **head)
-        return output.logits
+        return forward(**inputs, logits_to_keep=where, labels=labels, head_function=function).logits
 
     @can_return_tuple
     def forward(

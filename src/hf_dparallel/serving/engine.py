@@ -22,7 +22,6 @@ from hf_dparallel_rules.certainty import TokenPrediction
 from ..generation.compatibility import set_adapter
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
-from ..generation.exact import make_decoder
 from ..generation.output import DecodedRow
 from ..generation.parts import Change, RowPart
 from ..generation.standard_parts import make_parts
@@ -223,7 +222,7 @@ class Engine:
                 # A decoder is made with its adapter.
                 set_adapter(self.model, prompt.adapter)
                 parts = [*make_parts(prompt.config), JsonPart(self.active), LogprobReader(self.active)]
-                decoder = make_decoder(self.model, prompt.config, parts, self._generator_for)
+                decoder = self.model.make_decoder(prompt.config, parts, self._generator_for)
                 self._groups[key] = _Group(decoder, prompt.adapter)
             self._groups[key].entering[row_id] = prompt.input_ids
         except Exception as error:

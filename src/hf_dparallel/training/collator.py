@@ -138,6 +138,10 @@ class DataCollatorForSemiAutoregressiveMasking:
         attention_mask = torch.ones_like(views.noisy)
         return {"input_ids": views.noisy, "attention_mask": attention_mask, "labels": views.labels}
 
+    def score(self, model, *args, **kwargs):
+        """Scores a batch of this collator by `model.score`, whose arguments these are."""
+        return model.score(*args, **kwargs)
+
     def mask(self, examples: list[dict[str, Any]]) -> Views:
         """Returns the masked views of `examples`, each padded to `padded_length`."""
         clean, masked, spans = zip(*map(self._mask_row, examples), strict=True)

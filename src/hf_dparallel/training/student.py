@@ -9,10 +9,10 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..exact.gate import gate_adapters
 from ..generation import configuration
 from ..generation.compatibility import has_adapter
 from ..generation.inputs import check_virtual_tokens
-from ..generation.mask_gate import gate_adapters
 from ..models.adapters import check_start
 from ..models.foreign import enable_diffusion_generation
 from ..models.scoring import ScoringMixin

@@ -240,8 +240,9 @@ class CertaintyForcingTrainer(Trainer):
         """
         labels, objective = inputs["labels"], self.args.objective
         given = {name: value for name, value in inputs.items() if name not in ("labels", "weights")}
-        scored = labels != IGNORE_INDEX
-        by_token = base_model(self.model).score(given, scored, objective.token_terms, labels, forward=model)
+        scored, base = labels != IGNORE_INDEX, base_model(self.model)
+        score = getattr(self.data_collator, "score", type(base).score)
+        by_token = score(base, given, scored, objective.token_terms, labels, forward=model)
         if "autoregressive" in objective.weights:
             terms = sum_copies(by_token, labels, inputs["num_noisy"])
         else:

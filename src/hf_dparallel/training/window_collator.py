@@ -1,14 +1,19 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Windows of masks at random places of an answer, as decoding by an autoregressive model meets them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicCache
 
 from hf_dparallel_rules.settings import SettingError
 
+from ..attention_masks import block_causal, make_attention_mask
+from ..exact.gate import MaskGate, gate_adapters
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .objective import IGNORE_INDEX
 
@@ -70,6 +75,10 @@ class WindowCollator(DataCollatorForSemiAutoregressiveMasking):
             "past_ids": past_ids,
         }
 
+    def score(self, model, *args, **kwargs):
+        """Scores a batch of this collator, see [`score_windows`]."""
+        return score_windows(model, *args, **kwargs)
+
     def _windows(self, example: dict[str, Any]) -> tuple[torch.LongTensor, torch.LongTensor]:
         """Returns the tokens of a row, and the positions at which its windows begin."""
         prompt, completion, _ = self.read_row(example)
@@ -78,3 +87,50 @@ class WindowCollator(DataCollatorForSemiAutoregressiveMasking):
         num_places = max(len(completion) - 1, 1)
         places = torch.randperm(num_places, generator=self._generator(prompt, completion))
         return torch.cat([prompt, completion]), len(prompt) + places[: -(-len(completion) // size)]
+
+
+def score_windows(
+    model: PreTrainedModel,
+    inputs: dict[str, torch.Tensor],
+    where: torch.Tensor,
+    function: Callable[..., Any] | None = None,
+    labels: torch.LongTensor | None = None,
+    forward: Callable[..., Any] | None = None,
+) -> Any:
+    """Returns what the head makes of masks, in a pass whose cache has the tokens before them ([`WindowCollator`]).
+
+    The tokens are computed causally, without the adapter and without gradients; only masks have a backward pass.
+    """
+    forward = model if forward is None else forward
+    past_ids, window = inputs["past_ids"], inputs["window"]
+    length = past_ids.shape[1]
+    positions = torch.arange(length, device=window.device).expand(len(window), -1)
+    cache = DynamicCache(config=model.config)
+
+    def attention_mask(is_visible: Any, queries: int, keys: int) -> dict[str, Any]:
+        shape = (len(window), queries, keys)
+        mask = make_attention_mask(model.config, is_visible, shape, dtype=model.dtype, device=window.device)
+        return {"full_attention": mask}
+
+    def is_visible(row, head, query, key):
+        # Tokens before the window, and its own masks, whose keys come after all tokens.
+        block = torch.cat([positions, window], dim=1)[row, key]
+        return torch.where(key < length, block < window[row, query], block == window[row, query])
+
+    gate = gate_adapters(model) or MaskGate([])
+    with torch.no_grad(), gate.on(None):
+        causal = attention_mask(block_causal(positions, positions), length, length)
+        past = {"input_ids": past_ids, "position_ids": positions, "attention_mask": causal}
+        forward(**past, past_key_values=cache, logits_to_keep=1)
+    with gate.on(torch.ones(1, 1, dtype=torch.bool, device=window.device)):
+        return forward(
+            input_ids=inputs["input_ids"],
+            position_ids=inputs["position_ids"],
+            attention_mask=attention_mask(is_visible, window.shape[1], length + window.shape[1]),
+            past_key_values=cache,
+            # Each mask predicts the token after its place, which is where its label stands.
+            predicted_by=torch.arange(window.shape[1], device=window.device).expand(len(window), -1),
+            logits_to_keep=where,
+            labels=labels,
+            head_function=function,
+        ).logits

@@ -14,6 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaModel, LlamaPreTrained
 from transformers.models.qwen2.modeling_qwen2 import Qwen2PreTrainedModel
 from transformers.models.qwen3.modeling_qwen3 import Qwen3PreTrainedModel
 
+from ...exact.causal_past import CausalPastMixin
 from ..adapters import read_summary
 from ..backbones import DiffusionBackbone, Qwen2Backbone, Qwen3Backbone
 from ..base import MaskedDiffusionModel
@@ -22,7 +23,7 @@ from ..sdar.modeling_sdar import SDARMoeForMaskedDiffusion
 from .configuration_a2d import A2DLlamaConfig, A2DQwen2Config, A2DQwen3Config, A2DQwen3MoeConfig
 
 
-class A2DForMaskedDiffusion(MaskedDiffusionModel):
+class A2DForMaskedDiffusion(CausalPastMixin, MaskedDiffusionModel):
     """What the models of A2D share: the name of a checkpoint may say that it needs blocks, which its file does not."""
 
     # Flash attention knows no blocks, which `config.block_length` may add to a model that is loaded.

@@ -5,6 +5,7 @@ from transformers.conversion_mapping import register_checkpoint_conversion_mappi
 from transformers.core_model_loading import WeightRenaming
 from transformers.models.ministral3.modeling_ministral3 import Ministral3Model, Ministral3PreTrainedModel
 
+from ...exact.causal_past import CausalPastMixin
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
 from ..family import register_family
@@ -23,7 +24,7 @@ class NemotronDiffusionModel(DiffusionBackbone, Ministral3Model):
 
 
 @register_family
-class NemotronDiffusionForMaskedDiffusion(MaskedDiffusionModel, Ministral3PreTrainedModel):
+class NemotronDiffusionForMaskedDiffusion(CausalPastMixin, MaskedDiffusionModel, Ministral3PreTrainedModel):
     """Nemotron-Labs-Diffusion with its prediction head and [`~DiffusionGenerationMixin.generate`].
 
     Prompt and decided tokens are a causal past, and the open block sees them and itself. Blocks are counted from the

@@ -16,15 +16,16 @@ from transformers import (
     LlamaForCausalLM,
     LogitsProcessor,
     LogitsProcessorList,
+    MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
 
+from hf_dparallel.exact.decoder import WindowDecoder
+from hf_dparallel.exact.gate import gate_adapters
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.generation.exact import WindowDecoder, make_decoder
-from hf_dparallel.generation.mask_gate import gate_adapters
 from hf_dparallel.generation.parts import RowPart
 from hf_dparallel.generation.standard_parts import make_parts
 from hf_dparallel.models.a2d.modeling_a2d import (
@@ -112,7 +113,7 @@ def trained_adapter(of, seed) -> dict[str, torch.Tensor]:
         batch = collator(rows[16 * (step % 3) : 16 * (step % 3 + 1)])
         collator.set_epoch(step)
         labels = batch.pop("labels")
-        logits = model.score(batch, labels != -100)
+        logits = collator.score(model, batch, labels != -100)
         torch.nn.functional.cross_entropy(logits, labels[labels != -100]).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -236,13 +237,20 @@ def test_a_row_is_the_same_alone_in_a_batch_and_in_slots():
 
 
 @pytest.mark.parametrize(
-    "sampling", [{"temperature": 1.0}, {"temperature": 0.7, "top_k": 5}, {"temperature": 1.5, "top_p": 0.8}]
+    "sampling",
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_k": 5},
+        {"temperature": 1.5, "top_p": 0.8},
+        {"temperature": 1.5, "min_p": 0.1},
+    ],
 )
 def test_samples_are_those_of_one_token_at_a_time(sampling):
     model, prompts = make_model(), make_ragged(6, seed=2)
     warpers = [TemperatureLogitsWarper(sampling["temperature"])]
     warpers += [TopKLogitsWarper(sampling["top_k"])] if "top_k" in sampling else []
     warpers += [TopPLogitsWarper(sampling["top_p"])] if "top_p" in sampling else []
+    warpers += [MinPLogitsWarper(sampling["min_p"])] if "min_p" in sampling else []
 
     def generators():
         return [torch.Generator().manual_seed(seed) for seed in range(len(prompts))]
@@ -387,7 +395,7 @@ def test_written_tokens_replace_the_keys_of_proposals():
             weight.data.normal_(std=0.5, generator=torch.Generator().manual_seed(0))
     for threshold in (None, EVERYTHING):
         config = resolve(model, max_new_tokens=30, min_new_tokens=30, confidence_threshold=threshold)
-        decoder = make_decoder(model, config, [*make_parts(config), WritesAfterEach()])
+        decoder = model.make_decoder(config, [*make_parts(config), WritesAfterEach()])
         decoder.add_prompts({row: torch.tensor(ids) for row, ids in enumerate(make_ragged(8, seed=12))})
         rows = []
         with torch.no_grad():

@@ -8,20 +8,22 @@ nothing is proposed, since the masks have seen a rejected token.
 Self-speculative decoding with mask tokens is from https://huggingface.co/papers/2507.11851.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import LogitsProcessorList, PreTrainedModel
 
 from hf_dparallel_rules.certainty import TokenPrediction, measure_certainty
 
-from .canvas import Canvas
-from .configuration import DiffusionGenerationConfig
-from .decoder import Decoder
-from .layout import Layout
-from .parts import Change
-from .plan import Blocks, Pass
-from .standard_parts import ScoreProcessing
+from ..generation.canvas import Canvas
+from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.decoder import Decoder
+from ..generation.layout import Layout
+from ..generation.parts import Change, RowPart
+from ..generation.plan import Blocks, Pass
+from ..generation.standard_parts import ScoreProcessing
+from .gate import gate_adapters
 
 
 class MaskWindows(Blocks):
@@ -106,6 +108,30 @@ class WindowCanvas(Canvas):
         return first + (self.proposals.value != self.config.mask_token_id).sum(dim=1)
 
 
+class CausalScores(ScoreProcessing):
+    """Processes scores as one token at a time would: processors never see a token that is not decided.
+
+    `pick` returns the token at an open place of a row, by its scores, `(1, vocab_size)`.
+    """
+
+    def __init__(self, processing: ScoreProcessing, pick: Callable[[int, int, torch.Tensor], torch.Tensor]):
+        super().__init__(processing.config, processing.processors)
+        self.pick = pick
+
+    def _process(self, row: int, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
+        canvas, scores = self.canvas, logits.float().clone()
+        sequence = canvas.input_ids()[row, canvas.prompt_start(row) :]
+        processors = LogitsProcessorList([*([self.penalty] if self.penalty else []), *self.processors])
+        first = canvas.open_edges(row)[0] - canvas.prompt_start(row)
+        for place in range(canvas.status[row].num_open):
+            length = first + place
+            scores[place] = processors(sequence[None, :length], scores[place : place + 1])[0]
+            token = int(self.pick(row, place, scores[place : place + 1]))
+            if token != sequence[length] or (self.config.stop_at_eos and token in self.config.eos_token_ids):
+                break
+        return scores
+
+
 class WindowDecoder(Decoder):
     """Decodes rows of a model with a causal past by windows of masks, which begin wherever a row stands.
 
@@ -114,6 +140,14 @@ class WindowDecoder(Decoder):
     """
 
     canvas: WindowCanvas
+
+    def __init__(
+        self, model: PreTrainedModel, config: DiffusionGenerationConfig, parts: Sequence[RowPart], *args: Any
+    ):
+        if config.exact:
+            parts = [CausalScores(part, self._pick) if isinstance(part, ScoreProcessing) else part for part in parts]
+        super().__init__(model, config, parts, *args)
+        self.runner.gate = gate_adapters(model)
 
     def _make_canvas(self) -> WindowCanvas:
         config, model = self.config, self.model
@@ -124,9 +158,6 @@ class WindowDecoder(Decoder):
         self._drawn: torch.Tensor | None = None
         # By row, the generator that it shares with no other, and the states of that before and after each draw.
         self._states: dict[int, tuple[torch.Generator, list[torch.Tensor]]] = {}
-        for part in self.parts:
-            if isinstance(part, ScoreProcessing):
-                part.pick = self._pick
         return WindowCanvas(config, model.attention, num_masks)
 
     def _run_pass(self) -> None:
@@ -214,9 +245,3 @@ class WindowDecoder(Decoder):
         tokens = proposed.tokens.where(is_proposed, mask_token_id)
         empty = torch.full_like(canvas.sequences, mask_token_id)
         canvas.proposals.value = empty.scatter(1, proposed.columns, tokens)
-
-
-def make_decoder(model: PreTrainedModel, config: DiffusionGenerationConfig, *args: Any) -> Decoder:
-    """Returns the decoder of a resolved configuration; further arguments are those of [`Decoder`]."""
-    is_windowed = config.exact or model.is_autoregressive
-    return (WindowDecoder if is_windowed else Decoder)(model, config, *args)
