@@ -245,6 +245,48 @@ def test_no_flood_of_output(stream):
 
 
 @needs_bubblewrap
+@pytest.mark.parametrize(
+    "change",
+    ["os.ftruncate(descriptor, 0)", "os.pwrite(descriptor, bytes(4096), 0)", "os.write(descriptor, b'x' * 100)"],
+)
+def test_a_program_that_changes_its_report_has_failed(change):
+    """And is no sign that programs cannot be isolated, which would end the evaluation."""
+    program = f"import os\nfor descriptor in range(3, 64):\n    try: {change}\n    except OSError: pass\nos._exit(0)"
+    assert not run_program(program)
+
+
+@needs_bubblewrap
+def test_no_memory_in_many_files():
+    program = "import os\nfor number in range(1500): os.ftruncate(os.memfd_create(str(number)), 2**20)"
+    assert not run_program(program)
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("start", ["home", "folder/project"])
+@pytest.mark.parametrize("home", ["home", "link"])
+def test_neither_the_home_nor_the_current_folder_can_be_read(tmp_path, start, home):
+    """Also where `$HOME` is a link, as on clusters, and the folder in which the evaluation starts is in `sys.path`."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "home")
+    (tmp_path / "folder" / "project").mkdir(parents=True)
+    secrets = [tmp_path / "home" / ".netrc", tmp_path / "folder" / "project" / ".env"]
+    for secret in secrets:
+        secret.write_text("secret")
+    paths = [str(path) for secret in secrets for path in (secret, tmp_path / "link" / secret.name)]
+    program = f"import os\nfor path in {paths}:\n    assert not os.path.exists(path), path"
+    script = f"{IMPORT}sys.path.append({str(tmp_path / 'home')!r})\nprint(sandbox.run_program({program!r}))"
+    (tmp_path / start / "evaluation.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "-m", "evaluation"],
+        cwd=tmp_path / start,
+        env={**os.environ, "HOME": str(tmp_path / home)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "True\n", done.stderr
+
+
+@needs_bubblewrap
 def test_libraries_of_a_pth_file_can_be_imported(tmp_path):
     """As in the evaluation, which may be in an environment over another one."""
     (tmp_path / "libraries").mkdir()
