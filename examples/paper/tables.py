@@ -14,7 +14,7 @@ from hf_dparallel.environment import describe_environment, describe_hardware
 from hf_dparallel.evaluation.cost import DecodingCost, mean_cost
 from hf_dparallel.evaluation.intervals import wilson_interval
 from hf_dparallel.evaluation.lm_eval.model import DiffusionHarnessLM
-from hf_dparallel.evaluation.lm_eval.programs import use_sandbox
+from hf_dparallel.evaluation.lm_eval.patched_tasks import patch_tasks
 from hf_dparallel.evaluation.rows import write_evaluation
 from hf_dparallel.hashes import stable_hash
 from hf_dparallel.reports import results_table, write_report
@@ -56,7 +56,7 @@ class Comparison:
         for settings in self.settings.values():
             DiffusionGenerationConfig(**settings)  # refuses what is unknown or out of range
         self.groups = {benchmark.task: f"{preset}-{benchmark.task}" for benchmark in benchmarks}
-        use_sandbox()  # or the modules of programming tasks would download a metric
+        patch_tasks()  # or the modules of programming tasks would download a metric
         # Loads the data, too, before the model.
         self.task_manager = tasks.TaskManager(include_path=str(TASKS_FOLDER))
         self.task_manager.load(list(self.groups.values()))

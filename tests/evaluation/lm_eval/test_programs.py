@@ -40,6 +40,11 @@ def load_task(name: str):
         (f"```python\n{RIGHT}\n```", f"{RIGHT}\n"),
         (f"\n```\n{RIGHT}", RIGHT),
         (f"python\n{RIGHT}\n```", f"{RIGHT}\n"),
+        (f"Here it is:\n```python\n{RIGHT}\n```\nThis doubles x.", f"{RIGHT}\n"),
+        (f"Solution\n\n``` Python\n{RIGHT}", RIGHT),
+        (f"Sure! For example:\n```\nf(2)\n```\nis 4 with\n```py\n{RIGHT}\n```", f"{RIGHT}\n"),
+        (f"Python\n{RIGHT}\n```", f"{RIGHT}\n"),
+        ("def f(x):\n    return (\n```\nI mean 3.\n```", "def f(x):\n    return (\n"),  # wrong, and no sentence
         ("```", ""),
         ("", ""),
     ],
@@ -48,10 +53,18 @@ def test_the_program_is_the_rest_of_the_block_that_the_prompt_opens(answer, code
     assert code_of(answer) == code
 
 
+def test_a_body_continues_the_function_of_the_prompt():
+    prompt = "def f(x):\n"
+    assert code_of("    return 2 * x\n```\nDone.", prompt) == "    return 2 * x\n"
+    assert code_of("Its body is:\n```python\n    return 2 * x\n```", prompt) == "    return 2 * x\n"
+
+
 @needs_bubblewrap
 @pytest.mark.usefixtures("_in_datasets")
 @pytest.mark.parametrize("name", ["mbpp_instruct", "humaneval_instruct"])
-@pytest.mark.parametrize("form", ["{}\n```", "\n{}\n```\nDone.", "{}", "```python\n{}\n```"])
+@pytest.mark.parametrize(
+    "form", ["{}\n```", "\n{}\n```\nDone.", "{}", "```python\n{}\n```", "Here it is:\n```python\n{}\n```\nDone."]
+)
 def test_right_answers_of_every_form_are_right(name, form):
     task = load_task(name)
     doc = list(task.test_docs())[0]

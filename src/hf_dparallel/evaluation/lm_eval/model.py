@@ -33,7 +33,7 @@ from ...generation.standard_parts import StopTextCriteria
 from ...hashes import stable_hash
 from ..cost import DecodingCost, mean_cost
 from .likelihood import estimate_log_likelihood
-from .programs import use_sandbox
+from .patched_tasks import patch_tasks
 
 
 # lm-eval's names for the longest answer, which is the canvas. The first one given counts.
@@ -94,7 +94,7 @@ class DiffusionHarnessLM(TemplateLM):
         **settings,
     ):
         super().__init__()
-        use_sandbox()
+        patch_tasks()
         read = DiffusionGenerationConfig(**settings)  # refuses what is unknown, before anything is loaded
         for name, number in (("batch_size", batch_size), ("mc_num", mc_num)):
             if not str(number).isdecimal() or int(number) < 1:

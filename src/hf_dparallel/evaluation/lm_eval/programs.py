@@ -1,21 +1,15 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The programming tasks of lm-eval, with each program in the sandbox, and found in its answer.
+"""Finds the program in an answer, and scores programs that run in the sandbox."""
 
-lm-eval scores programs by the metric `code_eval` of `evaluate`, which runs them beside the evaluation.
-"""
-
+import ast
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from statistics import fmean
-from types import SimpleNamespace
 from typing import Any
 
 import evaluate
-from lm_eval import tasks
-from lm_eval.tasks._yaml_loader import _load_module_with_cache
 from transformers.utils import logging
 
 from .sandbox import SandboxUnavailableError, run_program
@@ -23,12 +17,9 @@ from .sandbox import SandboxUnavailableError, run_program
 
 logger = logging.get_logger(__name__)
 
-# By folder of tasks, the name that its module gives the metric.
-_METRICS = {"humaneval": "compute_", "humaneval_infilling": "compute_", "mbpp": "pass_at_k"}
-
 
 class SandboxedCodeEval:
-    """Stands in for the metric `code_eval`, which runs the programs itself where there is no sandbox."""
+    """Computes the metric `code_eval` of `evaluate`, which runs the programs itself where there is no sandbox."""
 
     def compute(
         self, references: Sequence[str], predictions: Sequence[Sequence[str]], k: Sequence[int] = (1, 10, 100)
@@ -36,13 +27,20 @@ class SandboxedCodeEval:
         """Returns the unbiased estimates of pass@k (https://huggingface.co/papers/2107.03374)."""
         if not has_sandbox():
             return evaluate.load("code_eval").compute(references=references, predictions=predictions, k=list(k))
-        answers = zip(references, predictions, strict=True)
-        is_wrong = [[not run_program(program, tests) for program in programs] for tests, programs in answers]
-        scores = {
-            f"pass@{size}": fmean(1 - math.comb(sum(each), size) / math.comb(len(each), size) for each in is_wrong)
-            for size in k
-            if size <= min(map(len, is_wrong))
-        }
+
+        num_programs = []
+        num_wrong = []
+        for tests, programs in zip(references, predictions, strict=True):
+            passed = [run_program(program, tests) for program in programs]
+            num_programs.append(len(passed))
+            num_wrong.append(passed.count(False))
+
+        scores = {}
+        for size in k:
+            if size <= min(num_programs):
+                pairs = zip(num_wrong, num_programs, strict=True)
+                failures = [math.comb(wrong, size) / math.comb(number, size) for wrong, number in pairs]
+                scores[f"pass@{size}"] = 1 - fmean(failures)
         return scores, {}
 
 
@@ -57,34 +55,30 @@ def has_sandbox() -> bool:
         return False
 
 
-def use_sandbox() -> None:
-    """Makes the programming tasks of lm-eval run programs in the sandbox, and find them by [`code_of`]."""
-    folder = Path(tasks.__file__).parent
-    load = evaluate.load
-    # The modules download the metric and try it when they are imported.
-    evaluate.load = lambda *args, **kwargs: SimpleNamespace(compute=lambda **_: None)
-    try:
-        modules = {name: _load_module_with_cache(folder / name / "utils.py") for name in _METRICS}
-    finally:
-        evaluate.load = load
-    for name, metric in _METRICS.items():
-        setattr(modules[name], metric, SandboxedCodeEval())
-    modules["mbpp"].extract_code_blocks = code_of
-    modules["humaneval"].build_predictions_instruct = _complete
-
-
-def code_of(answer: str) -> str:
+def code_of(answer: str, prompt: str = "") -> str:
     """Returns the program in an answer to a prompt that ends in an opened block of code.
 
-    lm-eval's filter takes the first word of a program for the name of a language, and finds none where the answer is
-    cut off in the block (https://github.com/EleutherAI/lm-evaluation-harness/issues/3710).
+    That is the rest of the block, or where this is a sentence ("Here it is:"), the first program in a block after it.
+    The body of a function counts as one if the `prompt` ends in its head.
     """
-    code, fence, rest = answer.partition("```")
-    if fence and not code.strip():
-        # The answer opens the block once more.
-        code = rest.partition("\n")[2].partition("```")[0]
-    return re.sub(r"\A\s*(python3?|py)\n", "", code)
+    opened, *parts = answer.split("```")
+    opened = re.sub(r"\A\s*(python3?|py)[ \t]*\n", "", opened, flags=re.IGNORECASE)
+    if _is_program(opened, prompt):
+        return opened
+
+    for part in parts:
+        block = part.partition("\n")[2]  # after the name of the language
+        if _is_program(block, prompt):
+            return block
+    return opened
 
 
-def _complete(resps: list[list[str]], docs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    return [[doc["prompt"] + code_of(answer) for answer in answers] for answers, doc in zip(resps, docs, strict=True)]
+def _is_program(text: str, prompt: str) -> bool:
+    """Tells programs from sentences: Python cannot parse these, or reads a name ("Solution") that does nothing."""
+    for source in (text, prompt + text):
+        try:
+            statements = ast.parse(source).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        return any(not isinstance(statement, ast.Expr) for statement in statements)
+    return False
