@@ -5,12 +5,13 @@ import json
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.demo.pipeline import load_teacher
 from hf_dparallel.serving.api import ServedModel
+from hf_dparallel.serving.json import TAGS
 
 from ..helpers import make_llada
 from .helpers import make, running
@@ -36,7 +37,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level, with tokens such as `",` that end a value and begin what follows."""
+    """Byte-level, with tokens such as `",` that end a value and begin what follows, and with Qwen's tags as tokens."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -47,12 +48,14 @@ def tokenizer() -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     backend.train_from_iterator([json.dumps({"what": "café", "how many": n, "b": True}) for n in range(40)], trainer)
-    return PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         eos_token="<eos>",
         mask_token="<mask>",
         chat_template="{% for m in messages %}{{ m['content'] }}{% endfor %}",
     )
+    tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
+    return tokenizer
 
 
 @pytest.fixture(scope="session")

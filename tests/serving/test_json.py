@@ -9,7 +9,7 @@ import torch
 
 from hf_dparallel.serving.api import Completion
 from hf_dparallel.serving.engine import RequestError
-from hf_dparallel.serving.json import JsonAnswer, compile_schema
+from hf_dparallel.serving.json import TAGS, JsonAnswer, compile_schema
 
 from ..helpers import make_llada, make_sdar
 from .helpers import ask_once, make, make_prompt
@@ -218,6 +218,37 @@ def test_a_key_that_is_written_as_a_special_token_is_text(served_json, tokenizer
     (answer,) = ask_once(served_json.model, [prompt])
     # All of it is given.
     assert tokenizer.decode(answer.tokens, skip_special_tokens=True) == '{"<eos>": "<mask>"}' and answer.nfe == 0
+
+
+CALL = {"type": "object", "properties": {"name": {"const": "odd"}, "arguments": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize("schema", [None, {"type": "object", "properties": {"a": {"type": "integer"}}}])
+@pytest.mark.parametrize("key", ["city", *TAGS, "<eos>", "[300]", "\u00ff[300]", "é"])
+@pytest.mark.parametrize("has_tokens", [True, False])
+def test_tags_of_a_call_are_tokens_or_text(tokenizer, byte_tokenizer, schema, key, has_tokens):
+    """A key that is spelled like a tag is text in both."""
+    tokenizer = tokenizer if has_tokens else byte_tokenizer
+    arguments = {"type": "object", "properties": {key: {"enum": ["Paris", "Rome"]}}}
+    call = {**CALL, "properties": {**CALL["properties"], "arguments": arguments}}
+    eos = tokenizer.eos_token_id
+    answer = compile_schema(schema, call, tokenizer, len(tokenizer), [eos])
+    begin, end = (tokenizer(tag)["input_ids"] for tag in TAGS)
+    assert (len(begin) == 1) == has_tokens
+    written = answer.given()
+    # The model chooses the call, one token after the other, and a city.
+    for wanted in (begin, tokenizer("R")["input_ids"]):
+        while not answer.matcher.is_error() and written[: len(wanted)] != wanted and not answer.matcher.is_stopped():
+            token = wanted[len(written)] if wanted == begin else wanted[0]
+            likeliest = torch.zeros(len(tokenizer)).index_fill(0, torch.tensor([token]), 9.0)
+            kept, given = answer.commit([token], likeliest)
+            written += kept + given
+    assert not answer.matcher.is_error() and answer.matcher.is_stopped()
+    assert written[: len(begin)] == begin and written[-len(end) - 1 :] == [*end, eos]
+    inside = written[len(begin) : -len(end) - 1]
+    assert not set(inside).intersection(tokenizer.added_tokens_decoder)
+    text = json.dumps({"name": "odd", "arguments": {key: "Rome"}}, ensure_ascii=False)
+    assert tokenizer.decode(inside) == f"\n{text}\n"
 
 
 def json_schema(**value) -> dict:

@@ -53,10 +53,26 @@ class JsonAnswer:
         """Returns the tokens that the schema fixes as the next ones, and counts them as written."""
         tokens = self.matcher.compute_ff_tokens()
         if any(map(self.vocabulary.is_special_token, tokens)):
-            # A key that is spelled like a special token is plain text.
-            tokens = self.vocabulary.greedy_tokenize(self.matcher.compute_ff_bytes().decode(errors="ignore"))
+            tokens = self._spelled(self.matcher.compute_ff_bytes())
+
         self.matcher.consume_tokens(tokens)
-        return [*tokens, self.vocabulary.eos_token] if self.matcher.is_stopped() else tokens
+        if self.matcher.is_stopped():
+            return [*tokens, self.vocabulary.eos_token]
+        return tokens
+
+    def _spelled(self, fixed: bytes) -> list[int]:
+        """Returns the tokens of fixed text, where a key that is spelled like a special token is plain text.
+
+        llguidance writes a special token of the grammar, such as a tag, as a byte that no text has, and its id.
+        """
+        tokens: list[int] = []
+        for number, part in enumerate(re.split(rb"\xff\[(\d+)\]", fixed)):
+            if number % 2:
+                tokens.append(int(part))
+            else:
+                # The last character may be begun only.
+                tokens += self.vocabulary.greedy_tokenize(part.decode(errors="ignore"))
+        return tokens
 
     def commit(self, predicted: list[int], logits: torch.Tensor, exact: bool = False) -> tuple[list[int], list[int]]:
         """Returns the predicted tokens to commit, and the tokens that the schema fixes after them.
