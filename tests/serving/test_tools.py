@@ -88,6 +88,10 @@ def answer_to(text: str, served) -> tuple[str, list, list]:
     [
         (TAGGED, "", [("buy", ARGUMENTS)]),
         (f"Well. {TAGGED}\n{TAGGED}", "Well. ", [("buy", ARGUMENTS)] * 2),
+        (TAGGED.replace("3", '"</tool_call>"'), "", [("buy", ARGUMENTS.replace("3", '"</tool_call>"'))]),
+        (f"{TAGGED}{TAGGED}".replace("3", '"<tool_call>"'), "", [("buy", ARGUMENTS.replace("3", '"<tool_call>"'))] * 2),
+        (f"{TAGGED} Bought.", " Bought.", [("buy", ARGUMENTS)]),
+        (f"So: {TAGGED}\n and {TAGGED}", "So: \n and ", [("buy", ARGUMENTS)] * 2),
         (TAGGED.removesuffix("</tool_call>"), "", [("buy", ARGUMENTS)]),
         ('<tool_call>{"name": "wait", "arguments": {}}</tool_call>', "", [("wait", "{}")]),
         ("a <tool b", None, []),
@@ -97,6 +101,11 @@ def answer_to(text: str, served) -> tuple[str, list, list]:
         (TAGGED.replace("buy", "sell"), None, []),
         ('<tool_call>{"name": "buy"}</tool_call>', None, []),
         ("<tool_call>[1]</tool_call>", None, []),
+        (TAGGED.replace("1}", "1} so"), None, []),
+        (TAGGED.replace("3", "NaN"), None, []),
+        (TAGGED.replace("3", "[" * 5000), None, []),
+        (TAGGED.replace("3", "9" * 5000), None, []),
+        (TAGGED.replace("3", '"\\ud800"'), None, []),
         ('<tool_call>{"name": ["buy"], "arguments": {}}</tool_call>', None, []),
     ],
 )
