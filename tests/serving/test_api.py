@@ -60,13 +60,25 @@ def test_streamed_chat_completion(expected, client):
     chunks = list(client.chat.completions.create(**asked, stream_options={"include_usage": True}))
     contents = [chunk.choices[0].delta.content for chunk in chunks[:-1]]
     assert "".join(contents) == text and len(list(filter(None, contents))) > 1
-    assert chunks[0].choices[0].delta.role == "assistant" and chunks[0].object == "chat.completion.chunk"
+    assert chunks[0].object == "chat.completion.chunk"
+    # Clients join the fields of deltas, so a role in each would be "assistantassistant".
+    roles = [chunk.choices[0].delta.role for chunk in chunks[:-1]]
+    assert roles == ["assistant"] + [None] * (len(roles) - 1)
     reasons = [chunk.choices[0].finish_reason for chunk in chunks[:-1]]
     assert reasons == [None] * (len(chunks) - 2) + [finish_reason]
     assert not chunks[-1].choices and chunks[-1].usage.completion_tokens == completion_tokens
     assert chunks[-1].usage.nfe == nfe and len({chunk.id for chunk in chunks}) == 1
     without = list(client.chat.completions.create(**asked))
     assert all(chunk.usage is None and chunk.choices for chunk in without)
+
+
+def test_a_second_turn_after_the_helper_of_openai(client):
+    asked = chat(PROBLEMS[0])
+    with client.chat.completions.stream(**asked) as stream:
+        message = stream.get_final_completion().choices[0].message
+    whole = client.chat.completions.create(**asked).choices[0].message
+    assert (message.role, message.content, message.refusal) == ("assistant", whole.content, None)
+    assert client.chat.completions.create(**asked | {"messages": [*asked["messages"], message, *asked["messages"]]})
 
 
 def test_extra_body_stop_and_max_tokens(served, client, expected):

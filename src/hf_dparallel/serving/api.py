@@ -47,6 +47,10 @@ _UNSUPPORTED = ("echo", "suffix", "presence_penalty", "frequency_penalty", "logi
 # Hints without effect. The settings of decoding say how much work an answer takes.
 _HINTS = {"user", "metadata", "safety_identifier", "reasoning_effort", "verbosity", "prompt_cache_key"}
 _HINTS |= {"parallel_tool_calls", "service_tier"}
+# The fields that a message, or the first delta of one, begins with.
+_BEGINNING = {"role": "assistant", "refusal": None}
+# The names by which this machine calls itself, with a port or without.
+_LOCAL_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.IGNORECASE)
 
 
 class Function(BaseModel, extra="allow"):
@@ -274,6 +278,7 @@ class Completion:
         self.thought = self.content = ""
         self.calls: list[dict[str, Any]] = []
         self.logprobs: list[dict[str, Any]] = []
+        self._has_begun = False
         self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": served.name}
 
     def add(self, progress: Progress) -> dict[str, Any]:
@@ -292,7 +297,12 @@ class Completion:
         measured = zip(text.tokens[num_tokens:], progress.logprobs, strict=False)
         logprobs = logprobs_to_json(text.tokenizer, before, measured)
         self.logprobs += logprobs
-        return self._choice("delta", self.thought[num_sent[0] :], self.content[num_sent[1] :], logprobs)
+        choice = self._choice("delta", self.thought[num_sent[0] :], self.content[num_sent[1] :], logprobs)
+        if not self._has_begun:
+            # Clients join what deltas say, also the roles.
+            choice["delta"] = _BEGINNING | choice["delta"]
+            self._has_begun = True
+        return choice
 
     def submit(self, engine: Engine) -> None:
         """Has the prompt decoded. Raises a [`RequestError`] if too many wait."""
@@ -340,10 +350,11 @@ class Completion:
     def whole(self) -> dict[str, Any]:
         """Returns the response to a request without `stream`."""
         choice = self._choice("message", self.thought, self.content, self.logprobs)
+        choice["message"] = _BEGINNING | choice["message"]
         return self._head | {"object": "chat.completion", "choices": [choice], "usage": self.usage()}
 
     def _choice(self, key: str, thought: str, content: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        message: dict[str, Any] = {"content": content}
         if thought:
             message["reasoning_content"] = thought
         if self.calls:
