@@ -4,6 +4,7 @@
 import asyncio
 import dataclasses
 import json
+import logging
 import threading
 import time
 
@@ -238,6 +239,21 @@ def test_a_request_of_two_lengths_is_refused_and_closed(server):
         connection.sendall(head + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         answer = b"".join(iter(lambda: connection.recv(2**16), b""))
     assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize("begun", [b'{"mess', b""])
+def test_a_client_that_leaves_while_it_sends_is_no_error(served, begun, caplog):
+    with running(served) as server:
+        # uvicorn's log goes to no other.
+        logging.getLogger("uvicorn.error").addHandler(caplog.handler)
+        for _ in range(2):
+            head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            with server.connect() as connection:
+                connection.sendall(f"{head}Content-Length: 50\r\n\r\n".encode() + begun)
+                wait_for(lambda: server.server.server_state.tasks)
+            wait_for(lambda: not server.server.server_state.tasks)
+        logging.getLogger("uvicorn.error").removeHandler(caplog.handler)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 @pytest.mark.parametrize(

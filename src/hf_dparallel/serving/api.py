@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt,
 from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -462,7 +462,7 @@ def make_app(models: dict[str, ServedModel], engine: Engine, api_key: str | None
             Route("/v1/models", api.list_models),
             Route("/health", api.health),
         ],
-        exception_handlers=dict.fromkeys((RequestError, HTTPException, Exception), _respond),
+        exception_handlers=dict.fromkeys((RequestError, HTTPException, ClientDisconnect, Exception), _respond),
     )
 
 
@@ -473,6 +473,8 @@ def _as_request_error(error: Exception) -> RequestError:
     if isinstance(error, HTTPException):
         message = f"{error.detail}. The endpoints are /v1/chat/completions, /v1/models and /health."
         return RequestError(message, status=error.status_code, headers={"Connection": "close"})
+    if isinstance(error, ClientDisconnect):
+        return RequestError("The client has left.", status=499)
     if isinstance(error, SchemaError):
         return RequestError(str(error))
     reason = f"The request failed with {type(error).__name__}. The server's log has the traceback."
