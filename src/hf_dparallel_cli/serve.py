@@ -74,8 +74,9 @@ def serve_command(
     async def stop_with_engine() -> None:
         server.should_exit |= engine.failure is not None
 
+    app = make_app(models, engine, api_key, is_local=host in _LOOPBACK)
     hooks: dict[str, Any] = {"callback_notify": stop_with_engine, "timeout_notify": 1, "http": "h11"}
-    server = uvicorn.Server(uvicorn.Config(make_app(models, engine, api_key), timeout_graceful_shutdown=30, **hooks))
+    server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=30, **hooks))
     url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/v1"
     click.echo(
         f"Serving {', '.join(models)} at {url}, {engine.num_slots} prompts at a time. Ctrl-C stops it.", err=True

@@ -72,7 +72,17 @@ def test_it_ends_when_the_decoding_has_failed(serve, monkeypatch):
     answers: list[int] = []
     monkeypatch.setattr("hf_dparallel.serving.engine.Engine._run_pass", fail)
     code, log = serve(ask)
-    assert code == 1 and "The decoding thread has failed: OverflowError('unforeseen')" in log and answers == [503]
+    assert code == 1 and f"The decoding thread has failed: {kind.__name__}('unforeseen')" in log and answers == [503]
+
+
+def test_a_loopback_address_answers_this_machine_only(serve):
+    def ask(url):
+        for host in ("localhost", "evil.example"):
+            statuses.append(httpx.get(f"{url}/models", headers={"Host": host}, timeout=60).status_code)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    statuses: list[int] = []
+    assert serve(ask)[0] == 0 and statuses == [200, 403]
 
 
 def test_an_address_that_is_in_use_is_said_before_the_model_is_loaded(hf):

@@ -257,6 +257,28 @@ def test_a_client_that_leaves_while_it_sends_is_no_error(served, begun, caplog):
 
 
 @pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200), ("LOCALHOST:80", 200), ("127.0.0.1:8000", 200), ("[::1]:8000", 200), ("[::1]", 200),
+        ("evil.example", 403), ("evil.example:8000", 403), ("localhost.evil.example", 403), ("127.0.0.1.nip.io", 403),
+        ("[::1", 403), ("localhost:", 403), ("", 403), ("[::2]:8000", 403), ("x@localhost", 403),
+    ],
+)  # fmt: skip
+def test_other_names_of_this_machine_are_refused(served, host, status):
+    """A page of a site whose name is made to mean this machine would be of the origin of the server."""
+    with running(served, is_local=True) as server:
+        answers = [
+            httpx.get(f"{server.url}/v1/models", headers={"Host": host}),
+            httpx.post(f"{server.url}/v1/chat/completions", headers={"Host": host}, json=chat("x")),
+        ]
+        assert [answer.status_code for answer in answers] == [status] * 2
+        if status == 403:
+            assert "Send the header `Host: localhost`" in answers[0].json()["error"]["message"]
+    with running(served) as server:
+        assert httpx.get(f"{server.url}/v1/models", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
     ("method", "path", "status"),
     [("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405), ("POST", "/v1/completions", 404)],
 )

@@ -378,10 +378,11 @@ class Completion:
 class Api:
     """The endpoints. A request without `model` is answered by the first model."""
 
-    def __init__(self, models: dict[str, ServedModel], engine: Engine, api_key: str | None):
+    def __init__(self, models: dict[str, ServedModel], engine: Engine, api_key: str | None, is_local: bool):
         self.models = models
         self.engine = engine
         self.api_key = api_key
+        self.is_local = is_local
         self.start = int(time.time())
 
     async def complete(self, request: Request) -> Response:
@@ -437,11 +438,19 @@ class Api:
         return JSONResponse({"status": "ok" if is_alive else "closed"}, status_code=200 if is_alive else 503)
 
     def _check(self, request: Request, needs_key: bool = True) -> None:
-        """Raises a [`RequestError`] for a request of two lengths, or without the API key."""
+        """Raises a [`RequestError`] for a request of two lengths, to another host, or without the API key."""
         if {"content-length", "transfer-encoding"} <= set(request.headers):
             # A proxy may read the other one, and what follows as a further request (RFC 9112, 6.1).
             message = "The request has both Content-Length and Transfer-Encoding. Send one of them."
             raise RequestError(message, headers={"Connection": "close"})
+        host = request.headers.get("host", "localhost")
+        if self.is_local and self.api_key is None and not _LOCAL_HOST.fullmatch(host):
+            # A site whose name is made to mean this machine (DNS rebinding) is of the same origin for a browser.
+            raise RequestError(
+                f"This server answers this machine only, and the request is to `{_shortened(host)}`. Send the header "
+                "`Host: localhost`, or start the server with an API key.",
+                status=403,
+            )
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         is_right = scheme.lower() == "bearer" and secrets.compare_digest(given.encode(), (self.api_key or "").encode())
         if needs_key and self.api_key is not None and not is_right:
@@ -453,9 +462,11 @@ class Api:
             )
 
 
-def make_app(models: dict[str, ServedModel], engine: Engine, api_key: str | None = None) -> Starlette:
-    """Returns the application."""
-    api = Api(models, engine, api_key)
+def make_app(
+    models: dict[str, ServedModel], engine: Engine, api_key: str | None = None, is_local: bool = False
+) -> Starlette:
+    """Returns the application. With `is_local` and no key, requests must be to a loopback address by its name."""
+    api = Api(models, engine, api_key, is_local)
     return Starlette(
         routes=[
             Route("/v1/chat/completions", api.complete, methods=["POST"]),
