@@ -294,6 +294,24 @@ def test_what_cannot_be_answered_is_refused(served_json, fields, param):
     assert (refused.value.param, refused.value.status) == (param, 400)
 
 
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"$ref": "#"}, "it refers to nothing but itself"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}, "it refers to nothing but itself"),
+        ({"allOf": [nested(1), {"type": "object", "properties": {"b": {}}}]}, "`allOf` cannot join objects: write"),
+        ({"properties": {"b": {}}, "allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": nested(1)}}, "`allOf` cannot join"),
+        ({"not": {}}, 'Unimplemented keys: ["not"].'),
+        ({"enum": []}, "anyOf is empty."),
+        ({"$ref": "#/$defs/x"}, "Pointer '/$defs/x' does not exist."),
+    ],
+)
+def test_errors_say_why_a_schema_is_not_supported(served_json, schema, message):
+    with pytest.raises(RequestError) as refused:
+        Completion({"messages": [{"role": "user", "content": "x"}]} | form_of(schema), served_json)
+    assert message in str(refused.value) and "\n" not in str(refused.value) and "form0" not in str(refused.value)
+
+
 def test_the_setting_that_revises_tokens_is_named(served_json):
     body = {"messages": [{"role": "user", "content": "x"}], "revocation_threshold": 0.5} | json_schema(type="null")
     with pytest.raises(RequestError, match="revise no tokens. Send `revocation_threshold=0.0`"):

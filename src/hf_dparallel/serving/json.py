@@ -169,8 +169,20 @@ def compile_schema(
     if not matcher.is_error():
         matcher.compute_logit_bias()
     if matcher.is_error():
-        raise SchemaError(f"the schema is not supported: {matcher.get_error()[:300]}")
+        raise SchemaError(f"the schema is not supported: {_reason(matcher, text)}.")
     return JsonAnswer(matcher, vocabulary)
+
+
+def _reason(matcher: LLMatcher, schema: str) -> str:
+    """Returns why a schema is not supported, without the grammar that llguidance's error has below."""
+    first_line = matcher.get_error().partition("\n")[0]
+    reason = first_line.rpartition("JSON schema: ")[2][:300]
+    if reason == "NoExtensionBias":
+        return "it refers to nothing but itself, so that no answer can begin"
+    if "Unsatisfiable" in reason and '"allOf"' in schema:
+        # Each of them is closed against the properties of the others.
+        return f"{reason}; `allOf` cannot join objects: write their properties into one object"
+    return reason
 
 
 def _closed(schema: Any, is_map: bool = False) -> Any:
