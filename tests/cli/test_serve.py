@@ -61,9 +61,10 @@ def test_serves_until_it_is_told_to_stop(serve, checkpoint, stop):
     assert (answers[0].choices[0].message.content, answers[0].usage.nfe) == answer(checkpoint, "5 6")
 
 
-def test_it_ends_when_the_decoding_has_failed(serve, monkeypatch):
+@pytest.mark.parametrize("kind", [OverflowError, SystemExit])
+def test_it_ends_when_the_decoding_has_failed(serve, monkeypatch, kind):
     def fail(engine):
-        raise OverflowError("unforeseen")
+        raise kind("unforeseen")
 
     def ask(url):
         chat = {"messages": [{"role": "user", "content": "5 6"}]}

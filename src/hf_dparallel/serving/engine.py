@@ -135,7 +135,7 @@ class Engine:
     """Decodes up to `num_slots` prompts together, in its own thread. Up to `max_waiting` prompts wait for a slot.
 
     Attributes:
-        failure (`Exception`, *optional*): the error that ended the decoding thread.
+        failure (`BaseException`, *optional*): the error that ended the decoding thread.
         active, waiting (`dict[int, Prompt]`, `list[Prompt]`): the prompts that are being decoded, by row id, and those
             that wait for a slot.
     """
@@ -144,7 +144,7 @@ class Engine:
         self.model = model
         self.num_slots = num_slots if model.hides_padding else 1
         self.max_waiting = max_waiting
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self.waiting: list[Prompt] = []
         self.active: dict[int, Prompt] = {}
         # By adapter and settings, ordered by the last pass.
@@ -190,7 +190,7 @@ class Engine:
             while self._take_changes():
                 if self._groups:
                     self._run_pass()
-        except Exception as error:
+        except BaseException as error:
             self.failure = error
             logger.error("The decoding thread has failed. The server stops.", exc_info=True)
         # Otherwise their clients would wait forever.
