@@ -114,6 +114,7 @@ def test_a_longer_canvas_keeps_the_passes_of_a_block(served):
         (said("user", content=[{"type": "image_url", "image_url": {}}]), "messages", "'image_url'"),
         (said("user", content="pens " * 800), "messages", "maximum context length is 768 tokens"),
         (said(["user"], content=""), "messages", "has the role ['user']"),
+        (said("user", content="How <|mdm_mask|> pens ?"), "messages", "'<|mdm_mask|>', the mask token, which stands"),
         ({"n": 2}, "n", "`n` must be 1: send one request for each answer, they share passes"),
         ({"echo": True}, "echo", "`echo=True` is not supported"),
         ({"suffix": "."}, "suffix", "`suffix=.` is not supported"),

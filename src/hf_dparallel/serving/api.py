@@ -230,6 +230,9 @@ def _encode(
                 with suppress(ValueError, LookupError, TypeError):
                     call["function"]["arguments"] = from_json(call["function"]["arguments"])
         ids = encode_chat(served.tokenizer, messages, **arguments)
+        if config.mask_token_id in ids:
+            mask = served.tokenizer.convert_ids_to_tokens(config.mask_token_id)
+            raise ValueError(f"they contain {mask!r}, the mask token, which stands for text to come. Remove it.")
         if longest is None or len(ids) + config.max_new_tokens <= longest:
             return check_prompts(torch.tensor([ids], dtype=torch.long), None, config, served.model)[0]
     except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
