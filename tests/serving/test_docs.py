@@ -1,12 +1,17 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The clients on the documentation page and under examples/ run as they stand, against a server of the teacher."""
 
+import copy
+import dataclasses
 import re
 import runpy
 import subprocess
 import sys
 
 import pytest
+from transformers import AutoTokenizer
+
+from hf_dparallel.serving.api import Completion
 
 from ..pages import ROOT, python_blocks
 from .helpers import running
@@ -23,10 +28,18 @@ def server(served):
 
 
 def test_the_openai_client(server, capsys):
-    (source,) = python_blocks(PAGE)
+    source, _ = python_blocks(PAGE)
     exec(source.replace(URL, server.url), {})
     text, cost = capsys.readouterr().out.splitlines()
     assert text.endswith(".") and len(text.split()) > 10 and re.fullmatch(r"\d+ \d+\.\d+", cost)
+
+
+def test_a_template_that_continues_text(served, tmp_path):
+    _, source = python_blocks(PAGE)
+    exec(source, {"tokenizer": copy.copy(served.tokenizer), "folder": tmp_path})
+    plain = dataclasses.replace(served, tokenizer=AutoTokenizer.from_pretrained(tmp_path))
+    prompt = Completion({"messages": [{"role": "user", "content": "Mia has 14 pens ."}]}, plain).prompt
+    assert prompt.input_ids.tolist() == served.tokenizer("Mia has 14 pens .", add_special_tokens=False)["input_ids"]
 
 
 def test_curl(server):

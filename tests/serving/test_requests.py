@@ -157,8 +157,8 @@ def test_a_model_without_chat_template_is_refused(served):
     class NoTemplate:
         chat_template = None
 
-    with pytest.raises(RequestError, match="no chat template: it continues text and cannot chat"):
-        chat(dataclasses.replace(served, tokenizer=NoTemplate()))
+    with pytest.raises(ValueError, match="`demo` has no chat template: .* Give its tokenizer a template"):
+        dataclasses.replace(served, tokenizer=NoTemplate())
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ NAMED = {"type": "function", "function": {"name": "buy"}}
 MESSAGES = [{"role": "user", "content": "Three pens, please."}]
 CALL = {"id": "call_1", "type": "function", "function": {"name": "buy", "arguments": '{"how many": 3}'}}
 ARGUMENTS = '{"how many": 3, "price": 1}'
+# Tags as texts in JSON.
+BEGIN, END = '"<tool_call>"', '"</tool_call>"'
 TAGGED = f'<tool_call>\n{{"name": "buy", "arguments": {ARGUMENTS}}}\n</tool_call>'
 
 
@@ -88,8 +90,8 @@ def answer_to(text: str, served) -> tuple[str, list, list]:
     [
         (TAGGED, "", [("buy", ARGUMENTS)]),
         (f"Well. {TAGGED}\n{TAGGED}", "Well. ", [("buy", ARGUMENTS)] * 2),
-        (TAGGED.replace("3", '"</tool_call>"'), "", [("buy", ARGUMENTS.replace("3", '"</tool_call>"'))]),
-        (f"{TAGGED}{TAGGED}".replace("3", '"<tool_call>"'), "", [("buy", ARGUMENTS.replace("3", '"<tool_call>"'))] * 2),
+        (TAGGED.replace("3", END), "", [("buy", ARGUMENTS.replace("3", END))]),
+        (f"{TAGGED}{TAGGED}".replace("3", BEGIN), "", [("buy", ARGUMENTS.replace("3", BEGIN))] * 2),
         (f"{TAGGED} Bought.", " Bought.", [("buy", ARGUMENTS)]),
         (f"So: {TAGGED}\n and {TAGGED}", "So: \n and ", [("buy", ARGUMENTS)] * 2),
         (TAGGED.removesuffix("</tool_call>"), "", [("buy", ARGUMENTS)]),

@@ -113,6 +113,12 @@ class ServedModel:
     adapter: str | None = None
 
     def __post_init__(self):
+        if self.tokenizer.chat_template is None:
+            raise ValueError(
+                f"`{self.name}` has no chat template: it continues text, and the server only chats. Give its "
+                "tokenizer a template, as docs/serving.md shows, or use `hf-dparallel generate`."
+            )
+
         # While its own recipe is the active one.
         set_adapter(self.model, self.adapter)
         check_chat(self.model, self.generation_config.chat_template_kwargs)
@@ -253,8 +259,6 @@ class Completion:
     def __init__(self, given: dict[str, Any], served: ServedModel):
         self.body = body = _read_body(given)
         tokenizer = served.tokenizer
-        if tokenizer.chat_template is None:
-            raise RequestError("This model has no chat template: it continues text and cannot chat.", "messages")
         if body.top_logprobs and not body.logprobs:
             raise RequestError("`top_logprobs` needs `logprobs`. Set that to true.", "top_logprobs")
         config, max_tokens = _read_settings(body, served)
