@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM, GenerationConfig
+from transformers.utils import logging
 
 from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.demo import STUDENT
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel_rules.settings import SETTINGS, settings_of
 
-from ..helpers import make_sdar
+from ..helpers import make_sdar, refuses
 
 
 PROMPT = torch.tensor([[2, 3, 4]])
@@ -139,3 +141,73 @@ def test_settings_follow_from_a_block_causal_model():
     assert resolve(model, model.generation_config, block_length=4).block_length == 4
     model.train().activation_checkpointing_enable()
     assert resolve(model).cache_implementation == "none"
+
+
+STRICT = {"max_new_tokens": 8, "block_length": 4, "entropy_threshold": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given", "left_out"),
+    [
+        # The error is about the recipe's setting,
+        ({"revocation_threshold": 0.5}, {"cache_implementation": "dual"}, {"revocation_threshold"}),
+        ({"editing_threshold": 0.9}, {"soft_threshold": 0.5}, {"editing_threshold", "entropy_threshold"}),
+        ({"max_active_blocks": 2, "editing_threshold": 0.9}, {"denoising_steps": 8}, None),
+        ({"denoising_steps": 8, "entropy_threshold": None}, {"max_new_tokens": 4}, {"denoising_steps"}),
+        # or about the caller's.
+        ({"cache_implementation": "dual"}, {"revocation_threshold": 0.5}, {"cache_implementation"}),
+        ({"cache_implementation": "dual", "cache_refresh_interval": 2}, {"use_cache": False}, None),
+        ({"max_new_tokens": 64}, {"denoising_steps": 8}, {"block_length", "entropy_threshold"}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("as_config", [False, True])
+def test_a_recipe_gives_way_to_what_contradicts_it(tiny_llada, caplog, recipe, given, left_out, as_config):
+    logging.get_logger("hf_dparallel").warning_once.cache_clear()
+    recipe = DiffusionGenerationConfig(**STRICT).updated(**recipe)
+    tiny_llada.generation_config = recipe
+    resolved = resolve(tiny_llada, DiffusionGenerationConfig(**given)) if as_config else resolve(tiny_llada, **given)
+    for name, value in DiffusionGenerationConfig(**given).settings().items():
+        assert getattr(resolved, name) == value
+    if left_out is None:
+        return
+    for name, value in recipe.settings().items():
+        if name not in given:
+            assert (getattr(resolved, name) == value) == (name not in left_out), name
+    words = [name for name in left_out if f"`{name}={getattr(recipe, name)!r}` gives way" in caplog.text]
+    assert len(words) == 1
+    assert tiny_llada.generation_config.settings() == recipe.settings()
+    assert resolve(tiny_llada, resolved).settings() == resolved.settings()
+
+
+@pytest.mark.parametrize(
+    ("keywords", "config"),
+    [
+        ({"cache_implementation": "dual", "revocation_threshold": 0.3}, {}),
+        ({"cache_implementation": "dual"}, {"revocation_threshold": 0.3}),
+        ({"revocation_threshold": 0.3}, {"cache_implementation": "dual"}),
+    ],
+)
+def test_settings_of_the_caller_that_contradict_one_another_are_refused(tiny_llada, keywords, config):
+    tiny_llada.generation_config = DiffusionGenerationConfig(**STRICT)
+    with refuses("revocation_threshold"):
+        resolve(tiny_llada, DiffusionGenerationConfig(**config), **keywords)
+
+
+def test_a_recipe_that_contradicts_the_model_is_refused():
+    model = make_sdar(block_size=4)
+    model.generation_config = DiffusionGenerationConfig(**STRICT, revocation_threshold=0.5)
+    with refuses("revocation_threshold"):
+        resolve(model, max_new_tokens=12)
+
+
+def test_the_bundled_student_decodes_with_a_cache(caplog):
+    """Its recipe verifies commits, which no cache goes with."""
+    logging.get_logger("hf_dparallel").warning_once.cache_clear()
+    student = AutoModelForMaskedLM.from_pretrained(STUDENT)
+    assert student.recipes()[0].revocation_threshold == 0.5
+    prompt = torch.tensor([[2, 3, 4]])
+    out = student.generate(prompt, max_new_tokens=32, cache_implementation="dual")
+    plain = student.generate(prompt, max_new_tokens=32, cache_implementation="dual", revocation_threshold=0.0)
+    assert torch.equal(out, plain)
+    assert "`revocation_threshold=0.5` gives way" in caplog.text

@@ -17,6 +17,7 @@ from ..helpers import (
     Recorder,
     RemoteCodeConfig,
     RemoteCodeModel,
+    make_dream,
     make_llada,
     make_llada2,
     make_nemotron,
@@ -218,7 +219,7 @@ def test_calls_of_other_decoding_are_refused(tiny_llada):
 
 
 def test_no_mask_token():
-    model = make_llada(mask_token_id=None)
+    model = make_dream(mask_token_id=None)
     with refuses("mask_token_id"):
         model.generate(PROMPT, **SMALL)
     assert model.generate(PROMPT, mask_token_id=63, **SMALL).shape == (1, 11)

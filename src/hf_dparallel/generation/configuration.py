@@ -199,7 +199,8 @@ def resolve(
 
     Each setting has the value of the first of these that sets it: `kwargs`, `given`, the recipe of the active adapter,
     the recipe of the model (`model.generation_config`), the default. A commit rule also replaces a rule of lower
-    priority, and a cache the options of another. A resolved configuration resolves to itself.
+    priority, and a cache the options of another. A setting of a recipe that contradicts `kwargs` or `given` gives way,
+    which is logged. A resolved configuration resolves to itself.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): a model with [`~DiffusionGenerationMixin.generate`].
@@ -208,14 +209,77 @@ def resolve(
         kwargs: settings of the caller.
 
     Raises:
-        ValueError: for an invalid setting, settings that contradict one another or the model, or if no mask
-            token is known.
+        ValueError: for an invalid setting, settings of the caller that contradict one another or the model, a recipe
+            that contradicts the model, or if no mask token is known.
     """
+    of_caller = _merged(kwargs, _layers(given))
     values = _merged(kwargs, _layers(given, *model.recipes()))
+    config = _completed(values, model, tokenizer)
+    error = _contradiction(config, model)
+
+    while error is not None:
+        name = _which_gives_way(values, of_caller, error, model, tokenizer)
+        if name is None:
+            raise error
+
+        logger.warning_once(
+            f"The recipe's `{name}={values[name]!r}` gives way to settings of yours: "
+            f"`{error.setting}={error.value!r}` {error.rule}."
+        )
+        del values[name]
+        config = _completed(values, model, tokenizer)
+        error = _contradiction(config, model)
+
+    return config
+
+
+def _contradiction(config: DiffusionGenerationConfig, model: PreTrainedModel) -> SettingError | None:
+    """Returns what [`check`] raises, or `None`."""
+    try:
+        check(config, model)
+    except SettingError as error:
+        return error
+    return None
+
+
+def _which_gives_way(
+    values: dict[str, Any],
+    of_caller: dict[str, Any],
+    error: SettingError,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> str | None:
+    """Returns which setting of a recipe contradicts those of the caller, or `None` if these contradict one another.
+
+    Nothing gives way in a recipe that does not fit the model by itself.
+    """
+    recipe = _merged({}, _layers(*model.recipes()))
+    recipe["mask_token_id"] = values.get("mask_token_id")
+    if _contradiction(_completed(recipe, model, tokenizer), model) is not None:
+        return None
+
+    special_tokens = settings_of("tokens")
+    of_recipe = [name for name in values if name not in of_caller and name not in special_tokens]
+    if error.setting in of_recipe:
+        return error.setting
+
+    for name in of_recipe:
+        others = {other: value for other, value in values.items() if other != name}
+        if _contradiction(_completed(others, model, tokenizer), model) is None:
+            return name
+
+    return None
+
+
+def _completed(
+    values: dict[str, Any], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
+) -> DiffusionGenerationConfig:
+    """Returns the configuration with these settings, and with special tokens and defaults for the others."""
+    values = dict(values)
     if values.get("disable_compile"):
         values.pop("compile_config", None)
     for name in ("eos_token_id", "pad_token_id", "mask_token_id"):
-        if name not in values:
+        if values.get(name) is None:
             values[name] = special_token_id(name, model.config.get_text_config(), tokenizer)
     if values["mask_token_id"] is None:
         raise SettingError(
@@ -244,9 +308,7 @@ def resolve(
                 "`PeftModel` ignores the recipe of an adapter, so each pass commits one token. Load the adapter with "
                 "`model.load_adapter(name)`, which reads it, or set a commit rule such as `entropy_threshold`."
             )
-    config = DiffusionGenerationConfig(**values)
-    check(config, model)
-    return config
+    return DiffusionGenerationConfig(**values)
 
 
 def recipe_of(model: PreTrainedModel) -> DiffusionGenerationConfig:
