@@ -46,7 +46,7 @@ from hf_dparallel.environment import describe_environment
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.slots import SlotDecoder
 from hf_dparallel.reports import write_json
-from hf_dparallel.serving.json import JsonPart, compile_schema
+from hf_dparallel.serving.json import JsonHook, compile_schema
 
 
 # New tokens of an answer, at most.
@@ -374,7 +374,7 @@ class Bench:
             }.items():
                 config = resolve(student, None, tokenizer, max_new_tokens=limit, **settings)
                 guides = {index: SimpleNamespace(json=compile_schema(*schema)) for index in range(len(prompts))}
-                decoder = student.make_decoder(config, [JsonPart(guides)])
+                decoder = student.make_decoder(config, [JsonHook(guides)])
                 rows = list(SlotDecoder(decoder, prompts, self.args.decode_batch, lambda ids: ids[0].to(self.device)))
                 tokens_per_pass[name] = ratio(rows)
                 answers.append(tokens_of(rows))

@@ -17,7 +17,7 @@ class TokenPrediction:
     """A token at each place, its probability and the entropy (nats) there, each `(...)`, and the scores.
 
     In decoding, places are `(rows, tokens)`, and it also has their columns of the canvas, and which of these are masks
-    of the open blocks (`masked`) or, if a part revises, decided tokens there (`revisable`).
+    of the open blocks (`masked`) or, if a hook revises, decided tokens there (`revisable`).
     """
 
     tokens: torch.LongTensor

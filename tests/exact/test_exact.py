@@ -26,8 +26,8 @@ from transformers import (
 from hf_dparallel.exact.decoder import WindowDecoder
 from hf_dparallel.exact.gate import gate_adapters
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.generation.parts import RowPart
-from hf_dparallel.generation.standard_parts import make_parts
+from hf_dparallel.generation.hooks.base import DecodingHook
+from hf_dparallel.generation.hooks.standard import make_hooks
 from hf_dparallel.models.a2d.modeling_a2d import (
     A2DLlamaForMaskedDiffusion,
     A2DQwen2ForMaskedDiffusion,
@@ -376,7 +376,7 @@ def test_a_streamer_gets_the_answer_in_order():
     assert sent == prompt + one_at_a_time(model, prompt, 30) + ["end"]
 
 
-class WritesAfterEach(RowPart):
+class WritesAfterEach(DecodingHook):
     """Keeps the first token of each pass, and writes two more over what was proposed, as a JSON schema does."""
 
     def change(self, prediction, change):
@@ -395,7 +395,7 @@ def test_written_tokens_replace_the_keys_of_proposals():
             weight.data.normal_(std=0.5, generator=torch.Generator().manual_seed(0))
     for threshold in (None, EVERYTHING):
         config = resolve(model, max_new_tokens=30, min_new_tokens=30, confidence_threshold=threshold)
-        decoder = model.make_decoder(config, [*make_parts(config), WritesAfterEach()])
+        decoder = model.make_decoder(config, [*make_hooks(config), WritesAfterEach()])
         decoder.add_prompts({row: torch.tensor(ids) for row, ids in enumerate(make_ragged(8, seed=12))})
         rows = []
         with torch.no_grad():

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
-from hf_dparallel.generation.standard_parts import CertaintyHistory, make_parts
+from hf_dparallel.generation.hooks.history import CertaintyHistory
+from hf_dparallel.generation.hooks.standard import make_hooks
 
 from ..helpers import exact_model, make_dream, make_llada, make_sdar
 
@@ -21,7 +22,7 @@ prompt = st.lists(st.integers(2, 62), min_size=1, max_size=12)
 
 def make_decoder(model, **settings) -> Decoder:
     config = resolve(model, None, **(SETTINGS | settings))
-    return Decoder(model, config, make_parts(config))
+    return Decoder(model, config, make_hooks(config))
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
@@ -95,9 +96,9 @@ def test_progress_shows_each_token_once_everything_before_it_is_decided(tiny_lla
 
 def test_a_removed_row_leaves_nothing_behind(tiny_llada):
     config = resolve(tiny_llada, None, output_certainty=True, return_dict_in_generate=True, **SETTINGS)
-    parts = make_parts(config)
-    (history,) = (part for part in parts if isinstance(part, CertaintyHistory))
-    decoder = Decoder(tiny_llada, config, parts, lambda row: torch.Generator().manual_seed(row))
+    hooks = make_hooks(config)
+    (history,) = (hook for hook in hooks if isinstance(hook, CertaintyHistory))
+    decoder = Decoder(tiny_llada, config, hooks, lambda row: torch.Generator().manual_seed(row))
     with torch.no_grad():
         decoder.add_prompts({0: torch.tensor([2, 3]), 1: torch.tensor([4])})
         decoder.step()

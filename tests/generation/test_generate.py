@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hf_dparallel import enable_diffusion_generation
-from hf_dparallel.generation.prediction import exponential_noise, sample_tokens
+from hf_dparallel.generation.sampling import exponential_noise, sample_tokens
 
 from ..helpers import (
     EOS,

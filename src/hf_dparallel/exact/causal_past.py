@@ -7,8 +7,8 @@ import torch
 
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
+from ..generation.hooks.base import DecodingHook
 from ..generation.mixin import DiffusionGenerationMixin
-from ..generation.parts import RowPart
 from .decoder import WindowDecoder
 
 
@@ -18,10 +18,10 @@ class CausalPastMixin(DiffusionGenerationMixin):
     def make_decoder(
         self,
         config: DiffusionGenerationConfig,
-        parts: Sequence[RowPart],
+        hooks: Sequence[DecodingHook],
         generator_for: Callable[[int], torch.Generator] | None = None,
     ) -> Decoder:
         """Returns the decoder of a resolved configuration: by windows if it is exact, or the model autoregressive."""
         if config.exact or self.is_autoregressive:
-            return WindowDecoder(self, config, parts, generator_for)
-        return super().make_decoder(config, parts, generator_for)
+            return WindowDecoder(self, config, hooks, generator_for)
+        return super().make_decoder(config, hooks, generator_for)

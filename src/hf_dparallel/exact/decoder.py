@@ -19,10 +19,10 @@ from hf_dparallel_rules.certainty import TokenPrediction, measure_certainty
 from ..generation.canvas import Canvas
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
+from ..generation.hooks.base import Change, DecodingHook
+from ..generation.hooks.processing import ScoreProcessing
 from ..generation.layout import Layout
-from ..generation.parts import Change, RowPart
 from ..generation.plan import Blocks, Pass
-from ..generation.standard_parts import ScoreProcessing
 from .gate import gate_adapters
 
 
@@ -142,11 +142,11 @@ class WindowDecoder(Decoder):
     canvas: WindowCanvas
 
     def __init__(
-        self, model: PreTrainedModel, config: DiffusionGenerationConfig, parts: Sequence[RowPart], *args: Any
+        self, model: PreTrainedModel, config: DiffusionGenerationConfig, hooks: Sequence[DecodingHook], *args: Any
     ):
         if config.exact:
-            parts = [CausalScores(part, self._pick) if isinstance(part, ScoreProcessing) else part for part in parts]
-        super().__init__(model, config, parts, *args)
+            hooks = [CausalScores(hook, self._pick) if isinstance(hook, ScoreProcessing) else hook for hook in hooks]
+        super().__init__(model, config, hooks, *args)
         self.runner.gate = gate_adapters(model)
 
     def _make_canvas(self) -> WindowCanvas:
@@ -171,8 +171,8 @@ class WindowDecoder(Decoder):
         canvas.commit(prediction.columns, *change)
         num_decided = [status.num_decided for status in canvas.status]
         canvas.advance((prediction.masked & prediction.entropy.isnan()).sum(dim=1))
-        for part in self.parts:
-            part.after(prediction, change)
+        for hook in self.hooks:
+            hook.after(prediction, change)
         if self._states:
             # Only the tokens of the answer have drawn: the others draw again when their turn comes.
             num_accepted = change.accepted.sum(dim=1).tolist()
@@ -192,8 +192,8 @@ class WindowDecoder(Decoder):
         agrees = is_open & (prediction.tokens == canvas.proposals.value.gather(1, columns))
         num_agreeing = agrees.cumprod(dim=1).sum(dim=1, keepdim=True)
         change = Change(prediction.tokens, is_open & (canvas.column_ids[:count] <= num_agreeing))
-        for part in self.parts:
-            change = part.change(prediction, change)
+        for hook in self.hooks:
+            change = hook.change(prediction, change)
         is_clean = num_agreeing == is_open.sum(dim=1, keepdim=True) - 1
         self._propose(logits[:, count:], columns[:, :1] + num_agreeing + 1, is_clean)
         return prediction, change

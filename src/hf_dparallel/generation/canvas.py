@@ -56,8 +56,8 @@ class RowStatus:
 
 
 @dataclass(eq=False)
-class RowTensor:
-    """A tensor of a part, `(rows, width)` or `(rows,)`, whose lines the canvas adds and removes with the rows."""
+class HookTensor:
+    """A tensor of a hook, `(rows, width)` or `(rows,)`, whose lines the canvas adds and removes with the rows."""
 
     fill: float
     value: torch.Tensor
@@ -90,7 +90,7 @@ class Canvas:
     holding: torch.BoolTensor
     # The pass that decided a token, -1 for none.
     commit_step: torch.LongTensor
-    # Masks of the open blocks that may be decided, and (only if a part revises) decided tokens that may change.
+    # Masks of the open blocks that may be decided, and (only if a hook revises) decided tokens that may change.
     is_open: torch.BoolTensor
     revisable: torch.BoolTensor
     # With `first_alone`: the first column of the first open block.
@@ -125,7 +125,7 @@ class Canvas:
         self.row_ids: list[int] = []
         self.prompt_lengths: list[int] = []
         self.status: list[RowStatus] = []
-        self._of_parts: list[RowTensor] = []
+        self._of_hooks: list[HookTensor] = []
         self.sequences = torch.zeros(0, 0, dtype=torch.long)
         for name, fill in (_WIDE | _OF_ROWS).items():
             setattr(self, name, torch.full((0, 0) if name in _WIDE else (0,), fill))
@@ -133,10 +133,10 @@ class Canvas:
     def __len__(self) -> int:
         return len(self.row_ids)
 
-    def row_tensor(self, fill: float, is_wide: bool = True) -> RowTensor:
-        """Returns a tensor for a part to keep, `fill` in padding and new rows; call it before any row enters."""
-        self._of_parts.append(RowTensor(fill, torch.full((0, 0) if is_wide else (0,), fill)))
-        return self._of_parts[-1]
+    def row_tensor(self, fill: float, is_wide: bool = True) -> HookTensor:
+        """Returns a tensor for a hook to keep, `fill` in padding and new rows; call it before any row enters."""
+        self._of_hooks.append(HookTensor(fill, torch.full((0, 0) if is_wide else (0,), fill)))
+        return self._of_hooks[-1]
 
     def prompt_start(self, row: int) -> int:
         """Returns the column of a row's first token, after the padding."""
@@ -394,7 +394,7 @@ class Canvas:
         self.width, self.is_padded = max(lengths), min(lengths) < max(lengths)
         own = {"sequences": self.config.padding_token_id, **_WIDE, **_OF_ROWS}
         changing = [(self, name, fill) for name, fill in own.items()]
-        for owner, name, fill in [*changing, *((tensor, "value", tensor.fill) for tensor in self._of_parts)]:
+        for owner, name, fill in [*changing, *((tensor, "value", tensor.fill) for tensor in self._of_hooks)]:
             kept = getattr(owner, name)[rows].to(device)
             left = (self.width - kept.shape[1], 0) if kept.dim() == 2 else ()
             setattr(owner, name, pad(kept, (*left, 0, num_new), value=fill))

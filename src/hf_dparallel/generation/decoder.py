@@ -14,10 +14,10 @@ from hf_dparallel_rules.commit_rules import make_rule
 
 from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
+from .hooks.base import Change, DecodingHook
 from .output import DecodedRow
-from .parts import Change, RowPart
-from .prediction import exponential_noise, sample_tokens
 from .runner import Runner
+from .sampling import exponential_noise, sample_tokens
 
 
 class Decoder:
@@ -31,28 +31,28 @@ class Decoder:
         self,
         model: PreTrainedModel,
         config: DiffusionGenerationConfig,
-        parts: Sequence[RowPart],
+        hooks: Sequence[DecodingHook],
         generator_for: Callable[[int], torch.Generator] | None = None,
     ):
         self.config = config
-        self.parts = list(parts)
+        self.hooks = list(hooks)
         self.model = model
         self.canvas = self._make_canvas()
-        self.runner = Runner(model, self.canvas, self.parts)
+        self.runner = Runner(model, self.canvas, self.hooks)
         self.rule = make_rule(config, self.canvas)
         self.generator_for = generator_for
         # By row id. Without them, rows draw from torch's global state.
         self.generators: dict[int, torch.Generator] = {}
         self._entered: dict[int, float] = {}
-        for part in self.parts:
-            part.attach(model, self.canvas)
+        for hook in self.hooks:
+            hook.attach(model, self.canvas)
 
     def _make_canvas(self) -> Canvas:
         return Canvas(
             self.config,
             attention=self.model.attention,
             first_alone=self.model.predicts_next_block,
-            revises=any(part.revises for part in self.parts),
+            revises=any(hook.revises for hook in self.hooks),
         )
 
     def __len__(self) -> int:
@@ -64,8 +64,8 @@ class Decoder:
             self.generators |= {row_id: self.generator_for(row_id) for row_id in prompts}
         self._entered |= dict.fromkeys(prompts, time.perf_counter())
         self.canvas.add(prompts)
-        for part in self.parts:
-            part.enter(list(prompts))
+        for hook in self.hooks:
+            hook.enter(list(prompts))
 
     def remove(self, row_ids: Collection[int]) -> None:
         """Removes unfinished rows. The others go on as if these had never been there."""
@@ -92,19 +92,19 @@ class Decoder:
             considered = masked | prediction.revisable
         # Pick the predictions to commit, by the commit rule; at least one in each row.
         change = Change(prediction.tokens, self.rule(prediction, masked))
-        for part in self.parts:
-            change = part.change(prediction, change)
+        for hook in self.hooks:
+            change = hook.change(prediction, change)
         # Write them into the canvas.
         self.canvas.commit(columns, *change)
         # Move on: a row whose block is decided enters its next block, a row whose answer has ended leaves.
         self.canvas.advance((considered & prediction.entropy.isnan()).sum(dim=1))
-        for part in self.parts:
-            part.after(prediction, change)
+        for hook in self.hooks:
+            hook.after(prediction, change)
 
     def _predict(self, columns: torch.LongTensor) -> TokenPrediction:
         """Runs the model and predicts the tokens at `columns`, `(rows, columns)`."""
         scored = columns
-        if any(part.looks_ahead for part in self.parts):
+        if any(hook.looks_ahead for hook in self.hooks):
             scored = self.canvas.column_ids[self.canvas.first_new :].expand(len(columns), -1)
         logits = self._processed(scored, self.runner.logits(scored))
         if scored is not columns:
@@ -112,8 +112,8 @@ class Decoder:
         return self._sample(columns, logits, [status.num_open for status in self.canvas.status])
 
     def _processed(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
-        for part in self.parts:
-            logits = part.scores(columns, logits)
+        for hook in self.hooks:
+            logits = hook.scores(columns, logits)
         return logits
 
     def _sample(
@@ -139,7 +139,7 @@ class Decoder:
         return prediction
 
     def _leave(self, row_id: int) -> dict[str, Any]:
-        """Has the parts forget a row, and returns their fields of its [`DecodedRow`]."""
+        """Has the hooks forget a row, and returns their fields of its [`DecodedRow`]."""
         self.generators.pop(row_id, None)
-        fields = {name: value for part in self.parts for name, value in part.leave(row_id).items()}
+        fields = {name: value for hook in self.hooks for name, value in hook.leave(row_id).items()}
         return {"seconds": time.perf_counter() - self._entered.pop(row_id), **fields}

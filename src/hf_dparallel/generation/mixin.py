@@ -18,11 +18,11 @@ from hf_dparallel_rules.settings import SettingError, settings_of
 
 from .configuration import DiffusionGenerationConfig, resolve
 from .decoder import Decoder
+from .hooks.base import DecodingHook
+from .hooks.standard import make_hooks
 from .inputs import CheckedForPeft, check_prompts, generators_by_row
 from .output import DecodedRow, DiffusionGenerationOutput, collect_rows
-from .parts import RowPart
 from .slots import SlotDecoder
-from .standard_parts import make_parts
 
 
 # Arguments of `from_pretrained` that say where a file is.
@@ -146,8 +146,8 @@ class DiffusionGenerationMixin(GenerationMixin):
         prompt_ids: Any = input_ids if inputs is None else inputs
         prompts = check_prompts(prompt_ids, attention_mask, config, self)
         prompts = [prompt for prompt in prompts for _ in range(config.num_return_sequences)]
-        parts = make_parts(config, logits_processor, stopping_criteria, streamer, tokenizer)
-        decoder = self.make_decoder(config, parts, generators_by_row(generator, len(prompts)))
+        hooks = make_hooks(config, logits_processor, stopping_criteria, streamer, tokenizer)
+        decoder = self.make_decoder(config, hooks, generators_by_row(generator, len(prompts)))
         decoder.add_prompts(dict(enumerate(prompts)))
 
         # 2. While there are unfinished rows: one pass.
@@ -221,19 +221,19 @@ class DiffusionGenerationMixin(GenerationMixin):
                 rule="is for `generate`: here each prompt has one row",
                 remedy="Repeat a prompt instead.",
             )
-        parts = make_parts(config, logits_processor, stopping_criteria, tokenizer=tokenizer)
-        decoder = self.make_decoder(config, parts, generator_for)
+        hooks = make_hooks(config, logits_processor, stopping_criteria, tokenizer=tokenizer)
+        decoder = self.make_decoder(config, hooks, generator_for)
         num_slots = batch_size if self.hides_padding else 1
         return SlotDecoder(decoder, prompts, num_slots, lambda prompt: check_prompts(prompt, None, config, self)[0])
 
     def make_decoder(
         self,
         config: DiffusionGenerationConfig,
-        parts: Sequence[RowPart],
+        hooks: Sequence[DecodingHook],
         generator_for: Callable[[int], torch.Generator] | None = None,
     ) -> Decoder:
         """Returns the decoder of a resolved configuration, see [`Decoder`]."""
-        return Decoder(self, config, parts, generator_for)
+        return Decoder(self, config, hooks, generator_for)
 
     def generate_batch(self, *args, **kwargs):
         """Raises `NotImplementedError`: the inherited method decodes from left to right. Use [`generate_many`]."""

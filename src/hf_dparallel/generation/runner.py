@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from .cache import WindowCache
 from .canvas import Canvas
-from .parts import RowPart
+from .hooks.base import DecodingHook
 from .plan import Blocks, Pass, WholeCanvas, Windows
 
 
@@ -19,10 +19,10 @@ _PLANNERS = {"none": WholeCanvas, "prefix": Windows, "dual": Windows, "block": B
 
 
 class Runner:
-    """Runs the passes that the settings of a canvas ask for, extended by the parts."""
+    """Runs the passes that the settings of a canvas ask for, extended by the hooks."""
 
-    def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart]):
-        self.model, self.canvas, self.parts = model, canvas, parts
+    def __init__(self, model: PreTrainedModel, canvas: Canvas, hooks: Sequence[DecodingHook]):
+        self.model, self.canvas, self.hooks = model, canvas, hooks
         implementation = canvas.config.cache_implementation
         self.planner = (canvas.planner or _PLANNERS[implementation])(canvas, model)
         # What adapters that act on masks are told.
@@ -41,8 +41,8 @@ class Runner:
             # The logits of the column before score the first token of a block.
             wanted = wanted - self.canvas.is_first.gather(1, wanted).long()
         passes = self.planner.plan(wanted)
-        for part in self.parts:
-            passes = [part.extend(planned) for planned in passes]
+        for hook in self.hooks:
+            passes = [hook.extend(planned) for planned in passes]
         results = [(planned.rows, self.run(planned)) for planned in passes]
         rows, logits = zip(*(result for result in results if result[1].shape[1]), strict=True)
         if len(logits) == 1:

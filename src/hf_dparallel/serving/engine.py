@@ -22,10 +22,10 @@ from hf_dparallel_rules.certainty import TokenPrediction
 from ..generation.compatibility import set_adapter
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
+from ..generation.hooks.base import Change, DecodingHook
+from ..generation.hooks.standard import make_hooks
 from ..generation.output import DecodedRow
-from ..generation.parts import Change, RowPart
-from ..generation.standard_parts import make_parts
-from .json import JsonAnswer, JsonPart
+from .json import JsonAnswer, JsonHook
 
 
 logger = logging.get_logger(__name__)
@@ -97,7 +97,7 @@ class Prompt:
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict, init=False)
 
 
-class LogprobReader(RowPart):
+class LogprobReader(DecodingHook):
     """Reads the log-probabilities of the prompts that ask for them. `prompts` has those of all rows by row id."""
 
     def __init__(self, prompts: Mapping[int, Prompt]):
@@ -221,8 +221,8 @@ class Engine:
             if key not in self._groups:
                 # A decoder is made with its adapter.
                 set_adapter(self.model, prompt.adapter)
-                parts = [*make_parts(prompt.config), JsonPart(self.active), LogprobReader(self.active)]
-                decoder = self.model.make_decoder(prompt.config, parts, self._generator_for)
+                hooks = [*make_hooks(prompt.config), JsonHook(self.active), LogprobReader(self.active)]
+                decoder = self.model.make_decoder(prompt.config, hooks, self._generator_for)
                 self._groups[key] = _Group(decoder, prompt.adapter)
             self._groups[key].entering[row_id] = prompt.input_ids
         except Exception as error:

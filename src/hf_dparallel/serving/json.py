@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_dparallel_rules.certainty import TokenPrediction
 
-from ..generation.parts import Change, RowPart
+from ..generation.hooks.base import Change, DecodingHook
 
 
 # The tags of a call in Qwen's chat templates, and in the many that follow them.
@@ -95,7 +95,7 @@ class JsonAnswer:
         return committed, given
 
 
-class JsonPart(RowPart):
+class JsonHook(DecodingHook):
     """Keeps answers to the schemas in the `json` of their prompts. `prompts` has those of all rows by row id."""
 
     def __init__(self, prompts: Mapping[int, Any]):

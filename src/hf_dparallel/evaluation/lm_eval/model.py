@@ -29,7 +29,7 @@ from ...data.thoughts import ThoughtMarkers, split_thought
 from ...environment import join_processes
 from ...generation.answerer import Answerer
 from ...generation.configuration import DiffusionGenerationConfig, check_chat, resolve
-from ...generation.standard_parts import StopTextCriteria
+from ...generation.hooks.stopping import StopTextCriteria
 from ...hashes import stable_hash
 from ..cost import DecodingCost, mean_cost
 from .likelihood import estimate_log_likelihood

@@ -8,10 +8,10 @@ from hf_dparallel_rules.certainty import TokenPrediction, measure_certainty
 
 from ..canvas import Canvas
 from ..configuration import DiffusionGenerationConfig
-from ..parts import Change, RowPart
+from ..hooks.base import Change, DecodingHook
 
 
-class Editing(RowPart):
+class Editing(DecodingHook):
     """Replaces decided tokens where the model, which sees them, now prefers others (LLaDA2.1).
 
     A row stays in its blocks until a pass that began without a mask has replaced nothing, or until there were

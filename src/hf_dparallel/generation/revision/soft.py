@@ -8,11 +8,11 @@ from hf_dparallel_rules.certainty import TokenPrediction
 
 from ..canvas import Canvas
 from ..configuration import DiffusionGenerationConfig
-from ..parts import Change, RowPart
+from ..hooks.base import Change, DecodingHook
 from ..plan import Pass
 
 
-class SoftDecoding(RowPart):
+class SoftDecoding(DecodingHook):
     """Decides every decided token again, whatever its probability (DMax).
 
     A pass sees a decided token as a mixture of its embedding and the mask token's ([`mix_embeddings`]).

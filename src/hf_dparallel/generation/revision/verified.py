@@ -11,11 +11,11 @@ from hf_dparallel_rules.commit_rules import commit_by_count
 
 from ...attention_masks import as_attention_mask
 from ..configuration import DiffusionGenerationConfig
-from ..parts import Change, RowPart
+from ..hooks.base import Change, DecodingHook
 from ..plan import Pass
 
 
-class VerifiedCommits(RowPart):
+class VerifiedCommits(DecodingHook):
     """Takes back decided tokens that the model finds improbable once it knows more of their block (WINO).
 
     The prediction of a decided token comes from a copy of the open blocks in which nothing is decided, beside the

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The parts around the loop: streamers, logits processors and stopping criteria."""
+"""The hooks around the loop: streamers, logits processors and stopping criteria."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The parts of a decode: the interface of everything that the decoding loop calls and does not know."""
+"""The interface of everything that the decoding loop calls and does not know."""
 
 from typing import Any, NamedTuple
 
@@ -8,8 +8,8 @@ from transformers import PreTrainedModel
 
 from hf_dparallel_rules.certainty import TokenPrediction
 
-from .canvas import Canvas
-from .plan import Pass
+from ..canvas import Canvas
+from ..plan import Pass
 
 
 class Change(NamedTuple):
@@ -19,11 +19,11 @@ class Change(NamedTuple):
     tokens: torch.LongTensor
     accepted: torch.BoolTensor
     # Tokens that keep a row in its block though they are decided.
-    unsettled: torch.BoolTensor | None = None
+    pending: torch.BoolTensor | None = None
 
 
-class RowPart:
-    """Takes part in a decode. A decoder calls its parts in order, in each pass, and when rows enter and leave.
+class DecodingHook:
+    """Takes part in a decode. A decoder calls its hooks in order, in each pass, and when rows enter and leave.
 
     Attributes:
         revises (`bool`): whether it changes decided tokens of the open blocks.
@@ -37,7 +37,7 @@ class RowPart:
     canvas: Canvas
 
     def attach(self, model: PreTrainedModel, canvas: Canvas) -> None:
-        """Connects the part to a model and a canvas, once, before any row enters."""
+        """Connects the hook to a model and a canvas, once, before any row enters."""
         self.model, self.canvas = model, canvas
 
     def enter(self, row_ids: list[int]) -> None:
@@ -52,7 +52,7 @@ class RowPart:
         return logits
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
-        """Returns the change that the pass writes, given the change of the commit rule and of earlier parts."""
+        """Returns the change that the pass writes, given the change of the commit rule and of earlier hooks."""
         return change
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
