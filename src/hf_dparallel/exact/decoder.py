@@ -68,7 +68,7 @@ class MaskWindows(Blocks):
     def _pass(self, *args, **kwargs) -> Pass:
         planned = super()._pass(*args, **kwargs)
         # Scored places are those of the hidden states.
-        return planned._replace(predicted_by=(planned.columns - planned.columns[:, :1]))
+        return planned._replace(predicting_columns=(planned.columns - planned.columns[:, :1]))
 
 
 class WindowCanvas(Canvas):

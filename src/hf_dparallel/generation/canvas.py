@@ -23,7 +23,7 @@ from .output import DecodedRow
 
 
 # Tensors `(rows, width)` and `(rows,)` that change from pass to pass, with their value in new rows and in padding.
-_WIDE = {"holding": False, "commit_step": -1}
+_WIDE = {"pending": False, "commit_step": -1}
 _OF_ROWS = {"nfe": 0, "step_in_block": 0, "open_from": 0, "open_to": -1, "num_revisions": 0}
 
 
@@ -69,9 +69,10 @@ class Canvas:
     Tensors have a line per row and a column per token, and rows end at the same column. With `revises`, decided tokens
     of the open blocks may change.
 
-    With `first_alone`, the column before a block predicts the first token of the block. This token is decided alone,
-    whatever its probability, as soon as its row enters the block, and never revised, as in the samplers of these
-    models (Fast-dLLM v2, https://huggingface.co/papers/2509.26328). Of several open blocks this is for the first only.
+    With `predicts_next_block`, the column before a block predicts the first token of the block. This token is decided
+    alone, whatever its probability, as soon as its row enters the block, and never revised, as in the samplers of
+    these models (Fast-dLLM v2, https://huggingface.co/papers/2509.26328). Of several open blocks this is for the
+    first only.
     """
 
     # The class that plans its passes; by default the cache decides.
@@ -87,14 +88,14 @@ class Canvas:
     is_given: torch.BoolTensor
     masked: torch.BoolTensor
     # Masks, and decided tokens that may still change: their row stays in its block.
-    holding: torch.BoolTensor
+    pending: torch.BoolTensor
     # The pass that decided a token, -1 for none.
     commit_step: torch.LongTensor
     # Masks of the open blocks that may be decided, and (only if a hook revises) decided tokens that may change.
     is_open: torch.BoolTensor
     revisable: torch.BoolTensor
-    # With `first_alone`: the first column of the first open block.
-    is_first: torch.BoolTensor
+    # With `predicts_next_block`: the first column of the first open block.
+    is_block_start: torch.BoolTensor
     # `(rows,)`: passes, passes since the first open block was entered, and the first and last open block.
     nfe: torch.LongTensor
     step_in_block: torch.LongTensor
@@ -113,14 +114,14 @@ class Canvas:
         self,
         config: DiffusionGenerationConfig,
         attention: str = "full",
-        first_alone: bool = False,
+        predicts_next_block: bool = False,
         revises: bool = False,
         layout: Layout | None = None,
     ):
         self.config = config
         self.attention = attention
         self.layout = layout or Layout.of(config, attention)
-        self.first_alone = first_alone
+        self.predicts_next_block = predicts_next_block
         self.revises = revises
         self.row_ids: list[int] = []
         self.prompt_lengths: list[int] = []
@@ -163,7 +164,7 @@ class Canvas:
             self.sequences[row, start:] = self.config.mask_token_id
             self.sequences[row, start : start + len(prompt)] = prompt
         self.masked = self.sequences == self.config.mask_token_id
-        self.holding = self.holding | self.masked
+        self.pending = self.pending | self.masked
         if not num_rows:
             self._eos_token_ids = self.sequences.new_tensor(self.config.eos_token_ids)
         self._enter()
@@ -175,10 +176,9 @@ class Canvas:
 
     def _enter(self) -> None:
         """Has new rows enter their first block with masks. Others stay where they are."""
-        settled = ~self.holding
-        self.open_from = _least(self.block, settled)
+        self.open_from = _least(self.block, self.pending)
         self.open_to = torch.maximum(self.open_to, self.open_from)
-        self._read_status(settled)
+        self._read_status()
 
     def write(self, row: int, number: int, tokens: list[int]) -> None:
         """Writes given tokens over the masks from token `number` of the answer on, up to its end."""
@@ -186,7 +186,7 @@ class Canvas:
         start = answer.start + number
         columns = slice(start, min(start + len(tokens), answer.stop))
         self.sequences[row, columns] = self.sequences.new_tensor(tokens)[: columns.stop - start]
-        self.masked[row, columns] = self.holding[row, columns] = False
+        self.masked[row, columns] = self.pending[row, columns] = False
         self.commit_step[row, columns] = self.status[row].nfe
 
     def input_ids(self) -> torch.LongTensor:
@@ -219,12 +219,12 @@ class Canvas:
         columns: torch.LongTensor,
         tokens: torch.LongTensor,
         accepted: torch.BoolTensor,
-        unsettled: torch.BoolTensor | None = None,
+        pending: torch.BoolTensor | None = None,
     ) -> None:
         """Writes the accepted tokens of a pass and counts the pass; all arguments are `(rows, columns)`.
 
         Accepting a token at a decided column revises the old one; accepting the mask token there masks it again.
-        `unsettled` tokens keep their row in its block, though they are decided.
+        `pending` tokens keep their row in its block, though they are decided.
         """
         is_new = torch.zeros_like(self.masked).scatter_(1, columns, accepted)
         self.sequences = torch.where(is_new, self.sequences.scatter(1, columns, tokens), self.sequences)
@@ -233,13 +233,13 @@ class Canvas:
         if self.revises:
             self.num_revisions += is_new.gt(self.masked).sum(dim=1)  # new, and was no mask
             self.commit_step = self.commit_step.masked_fill(masked, -1)
-        self.masked = self.holding = masked
-        if unsettled is not None:
-            is_unsettled = torch.zeros_like(self.masked).scatter_(1, columns, unsettled)
-            if self.first_alone:
+        self.masked = self.pending = masked
+        if pending is not None:
+            is_pending = torch.zeros_like(self.masked).scatter_(1, columns, pending)
+            if self.predicts_next_block:
                 # The first token of a block is not revised once the block is the first open one.
-                is_unsettled &= self.position_ids != self.block_start
-            self.holding = self.masked | is_unsettled
+                is_pending &= self.position_ids != self.block_start
+            self.pending = self.masked | is_pending
         self.nfe += 1
         self.step_in_block += 1
 
@@ -248,11 +248,10 @@ class Canvas:
 
         Finishes rows with NaN predictions, `num_nan` of each row.
         """
-        settled = ~self.holding
-        first_block = _least(self.block, settled)
+        first_block = _least(self.block, self.pending)
         self.step_in_block *= first_block == self.open_from
         self.open_from, self.open_to = first_block, self._last_open(first_block)
-        self._read_status(settled, num_nan)
+        self._read_status(num_nan)
 
     def end_row(self, row: int, length: int) -> None:
         """Ends an answer after `length` tokens, whatever follows."""
@@ -300,24 +299,24 @@ class Canvas:
         self.is_open = self.masked & is_within
         if self.revises:
             self.revisable = is_within & (self.commit_step >= 0)
-        if self.first_alone:
-            self.is_first = (self.block == self.open_from[:, None]) & (self.position_ids == self.block_start)
-            is_alone = (self.masked & self.is_first).any(dim=1, keepdim=True)
-            self.is_open &= self.is_first | ~is_alone
+        if self.predicts_next_block:
+            self.is_block_start = (self.block == self.open_from[:, None]) & (self.position_ids == self.block_start)
+            is_alone = (self.masked & self.is_block_start).any(dim=1, keepdim=True)
+            self.is_open &= self.is_block_start | ~is_alone
             if self.revises:
-                self.revisable &= ~(self.is_first | is_alone)
+                self.revisable &= ~(self.is_block_start | is_alone)
 
-    def _read_status(self, settled: torch.BoolTensor, num_nan: torch.LongTensor | None = None) -> None:
+    def _read_status(self, num_nan: torch.LongTensor | None = None) -> None:
         """Reads the status of all rows, in the only transfer of a pass from the device."""
         self._find_open()
         first = self.first_new
-        is_no_end = (self.sequences[:, first:, None] != self._eos_token_ids).all(dim=-1)
+        is_end = (self.sequences[:, first:, None] == self._eos_token_ids).any(dim=-1)
         if self.layout.whole_blocks:
             # Otherwise all answers begin at the same column.
-            is_no_end |= self.is_given[:, first:]
+            is_end &= ~self.is_given[:, first:]
         numbers = {
-            "first_holding": _least(self.column_ids, settled),
-            "first_end": _least(self.column_ids[first:], is_no_end),
+            "first_pending": _least(self.column_ids, self.pending),
+            "first_end": _least(self.column_ids[first:], is_end),
             "num_nan": torch.zeros_like(self.nfe) if num_nan is None else num_nan,
             "num_open": self.is_open.sum(dim=1),
             "num_revisable": self.revisable.sum(dim=1) if self.revises else torch.zeros_like(self.nfe),
@@ -330,12 +329,12 @@ class Canvas:
             self.status.append(self._status(row, answer, **dict(zip(numbers, line, strict=True))))
 
     def _status(
-        self, row: int, answer: torch.LongTensor, *, first_holding: int, first_end: int, num_nan: int, **counts: int
+        self, row: int, answer: torch.LongTensor, *, first_pending: int, first_end: int, num_nan: int, **counts: int
     ) -> RowStatus:
         """Returns the status of a row, from the columns of its first mask and its first end token, and its counts."""
         columns = self.answer(row)
         longest = columns.stop - columns.start
-        num_decided = min(first_holding - columns.start, longest)
+        num_decided = min(first_pending - columns.start, longest)
 
         # When infilling, an end token ends nothing.
         length_to_eos = longest if self.config.is_infilling else min(first_end + 1 - columns.start, longest)
@@ -404,6 +403,6 @@ class Canvas:
             setattr(self, name, tensor)
 
 
-def _least(numbers: torch.LongTensor, skipped: torch.BoolTensor) -> torch.LongTensor:
-    """Returns the least number of each row outside the skipped columns, or more than any if all are skipped."""
-    return numbers.masked_fill(skipped, 2**31).amin(dim=1)
+def _least(numbers: torch.LongTensor, where: torch.BoolTensor) -> torch.LongTensor:
+    """Returns the least number of each row at some of its columns, or more than any if there are none."""
+    return numbers.masked_fill(~where, 2**31).amin(dim=1)

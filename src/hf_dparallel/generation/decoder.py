@@ -51,7 +51,7 @@ class Decoder:
         return Canvas(
             self.config,
             attention=self.model.attention,
-            first_alone=self.model.predicts_next_block,
+            predicts_next_block=self.model.predicts_next_block,
             revises=any(hook.revises for hook in self.hooks),
         )
 

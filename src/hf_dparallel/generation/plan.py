@@ -38,7 +38,7 @@ class Pass(NamedTuple):
     # The embeddings of the columns, where they are not those of their tokens.
     inputs_embeds: torch.Tensor | None = None
     # The column whose hidden state is scored for each, where it is not the one that the model takes.
-    predicted_by: torch.LongTensor | None = None
+    predicting_columns: torch.LongTensor | None = None
 
     @property
     def length(self) -> int:
@@ -63,7 +63,7 @@ class WholeCanvas:
     def __init__(self, canvas: Canvas, model: PreTrainedModel):
         self.canvas, self.model = canvas, model
         # How many columns earlier the model predicts a token.
-        self.lead = int(model.shift_logits or model.predicts_next_block)
+        self.shift = int(model.shift_logits or model.predicts_next_block)
         self.suffix_length = canvas.config.suffix_length
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
@@ -162,16 +162,16 @@ class Windows(WholeCanvas):
 
         All windows are as long as the longest one, so shorter ones compute further columns, which are not kept.
         """
-        canvas, lead, num_after = self.canvas, self.lead, self.suffix_length
+        canvas, shift, num_after = self.canvas, self.shift, self.suffix_length
         if self.suffix_is_cached or num_after is None:
             num_after = 0 if self.suffix_is_cached else canvas.width
         edges = map(canvas.open_edges, rows)
-        sizes = [min(end + num_after, canvas.width) - max(start - lead, 0) for start, end in edges]
-        size, is_exact = max(sizes), not lead and min(sizes) == max(sizes)
+        sizes = [min(end + num_after, canvas.width) - max(start - shift, 0) for start, end in edges]
+        size, is_exact = max(sizes), not shift and min(sizes) == max(sizes)
         start = (canvas.block < canvas.open_from[:, None]).sum(dim=1, keepdim=True)
         end = self.open_ends() + num_after
         start, end = (start, end) if index is None else (start[index], end[index])
-        columns = (start - lead).clamp(0, canvas.width - size) + canvas.column_ids[:size]
+        columns = (start - shift).clamp(0, canvas.width - size) + canvas.column_ids[:size]
         kept = None if is_exact else (columns >= start) & (columns < end)
         return self._pass(index, columns, wanted, canvas.width, kept=kept)
 
@@ -210,7 +210,7 @@ class Blocks(WholeCanvas):
 
     def _first_unstored(self, row: int) -> int:
         """Returns the first column of a row that the pass after this one computes."""
-        return self.canvas.open_edges(row)[0] - self.lead
+        return self.canvas.open_edges(row)[0] - self.shift
 
     def _edges(self, row: int) -> tuple[int, int]:
         """Returns the first column of a row that is not stored, and the one after the last that is computed."""

@@ -37,9 +37,9 @@ class Runner:
     def logits(self, wanted: torch.LongTensor) -> torch.Tensor:
         """Returns the scores at some columns of each row, `(rows, columns, vocab_size)` for `(rows, columns)`."""
         self.fit_rows()
-        if self.canvas.first_alone and not self.model.shift_logits:
+        if self.canvas.predicts_next_block and not self.model.shift_logits:
             # The logits of the column before score the first token of a block.
-            wanted = wanted - self.canvas.is_first.gather(1, wanted).long()
+            wanted = wanted - self.canvas.is_block_start.gather(1, wanted).long()
         passes = self.planner.plan(wanted)
         for hook in self.hooks:
             passes = [hook.extend(planned) for planned in passes]
@@ -75,8 +75,8 @@ class Runner:
         inputs = {"input_ids": ids[0], "position_ids": ids[1], "attention_mask": planned.mask}
         if planned.inputs_embeds is not None:
             inputs |= {"input_ids": None, "inputs_embeds": planned.inputs_embeds}
-        if planned.predicted_by is not None:
-            inputs["predicted_by"] = planned.predicted_by
+        if planned.predicting_columns is not None:
+            inputs["predicting_columns"] = planned.predicting_columns
         if self.cache is not None:
             self.cache.select(planned)
             inputs["past_key_values"] = self.cache

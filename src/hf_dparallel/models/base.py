@@ -132,7 +132,7 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: int | torch.Tensor | None = None,
         head_function: Callable[[torch.Tensor, torch.LongTensor], Terms] | None = None,
-        predicted_by: torch.LongTensor | None = None,
+        predicting_columns: torch.LongTensor | None = None,
         **kwargs,
     ) -> MaskedLMOutput:
         r"""
@@ -166,7 +166,7 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
                 `(num_positions, vocab_size)`, and with their `labels`, and returns a `NamedTuple` of tensors. The
                 output has it, put together field by field, as `logits`. Only the logits of one call are in memory at a
                 time, in the backward pass too, where all but the last are computed again.
-            predicted_by (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            predicting_columns (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
                 The position whose hidden state predicts each token, by default its own, with `shift_logits` the one
                 before.
 
@@ -184,8 +184,8 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
             **kwargs,
         )
         hidden_states = outputs.last_hidden_state
-        if self.shift_logits or predicted_by is not None:
-            hidden_states = shift_predictions(hidden_states, position_ids, predicted_by)
+        if self.shift_logits or predicting_columns is not None:
+            hidden_states = shift_predictions(hidden_states, position_ids, predicting_columns)
         hidden_states = select_positions(hidden_states, logits_to_keep)
         if labels is not None:
             labels = select_labels(labels, logits_to_keep)

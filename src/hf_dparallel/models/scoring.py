@@ -69,16 +69,18 @@ def accepted_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, to
 
 
 def shift_predictions(
-    predictions: torch.Tensor, position_ids: torch.LongTensor | None, predicted_by: torch.LongTensor | None = None
+    predictions: torch.Tensor,
+    position_ids: torch.LongTensor | None,
+    predicting_columns: torch.LongTensor | None = None,
 ) -> torch.Tensor:
     """Moves every prediction `(rows, length, size)` one token on: logits, or the hidden states they come from.
 
     A first token keeps its own, as in the published samplers. Without `position_ids` there is no padding. Rows in
-    which a column other than the one before predicts a token have `predicted_by`, `(rows, length)`.
+    which a column other than the one before predicts a token have `predicting_columns`, `(rows, length)`.
     """
-    if predicted_by is not None:
-        predicted_by = predicted_by.to(predictions.device)
-        return predictions[torch.arange(len(predictions), device=predictions.device)[:, None], predicted_by]
+    if predicting_columns is not None:
+        predicting_columns = predicting_columns.to(predictions.device)
+        return predictions[torch.arange(len(predictions), device=predictions.device)[:, None], predicting_columns]
     shifted = torch.cat([predictions[:, :1], predictions[:, :-1]], dim=1)
     if position_ids is None:
         return shifted

@@ -75,8 +75,8 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
             `dict` of `torch.LongTensor`s of shape `(num_views * len(examples), num_noisy + num_clean)`, the columns
             that the batch needs of the noisy copies and then of the clean ones: `input_ids`, `position_ids`, `labels`
             (-100 in clean copies that are not scored); `block`, the number of the block of each column for the
-            attention mask, in one row if it is the same for all; and `predicted_by`, the column that predicts each
-            token, if the model predicts next blocks. `num_noisy` is an `int`.
+            attention mask, in one row if it is the same for all; and `predicting_columns`, the column that predicts
+            each token, if the model predicts next blocks. `num_noisy` is an `int`.
         """
         views = self.mask(examples)
         origin = views.answer_start * (self.block_origin == "answer")
@@ -103,7 +103,7 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
             "num_noisy": num_noisy,
         }
         if self.predicts_next_block:
-            batch["predicted_by"] = predicting_columns(positions, block_start, num_noisy, int(self.shift_logits))
+            batch["predicting_columns"] = predicting_columns(positions, block_start, num_noisy, int(self.shift_logits))
         return batch
 
     def active_spans(

@@ -129,7 +129,7 @@ def score_windows(
             attention_mask=attention_mask(is_visible, window.shape[1], length + window.shape[1]),
             past_key_values=cache,
             # Each mask predicts the token after its place, which is where its label stands.
-            predicted_by=torch.arange(window.shape[1], device=window.device).expand(len(window), -1),
+            predicting_columns=torch.arange(window.shape[1], device=window.device).expand(len(window), -1),
             logits_to_keep=where,
             labels=labels,
             head_function=function,

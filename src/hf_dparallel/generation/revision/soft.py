@@ -52,9 +52,9 @@ class SoftDecoding(DecodingHook):
         open_from = canvas.open_from[:, None]
         block_length = (canvas.block == open_from).sum(dim=1)
         may_stay = (canvas.step_in_block + 1 < block_length)[:, None] | (block != open_from)
-        unsettled = considered & is_undecided & may_stay
+        pending = considered & is_undecided & may_stay
         self.confidence.value = self.confidence.value.scatter(1, columns, prediction.confidence.float())
-        return Change(prediction.tokens, changed, unsettled)
+        return Change(prediction.tokens, changed, pending)
 
 
 def mix_embeddings(

@@ -61,12 +61,12 @@ class VerifiedCommits(DecodingHook):
 
     def _columns(self) -> torch.LongTensor:
         """Returns the columns of open blocks, `(rows, longest)`, after the one that predicts the first of them."""
-        canvas, lead = self.canvas, int(self.model.shift_logits)
+        canvas, shift = self.canvas, int(self.model.shift_logits)
         num_blocks = max(status.open_to - status.open_from + 1 for status in canvas.status)
-        length = min(num_blocks * canvas.config.block_length + lead, canvas.width)
+        length = min(num_blocks * canvas.config.block_length + shift, canvas.width)
         start = (canvas.block < canvas.open_from[:, None]).sum(dim=1, keepdim=True)
-        offsets = torch.arange(-lead, length - lead, device=start.device)
-        return start.clamp(lead, canvas.width - length + lead) + offsets
+        offsets = torch.arange(-shift, length - shift, device=start.device)
+        return start.clamp(shift, canvas.width - length + shift) + offsets
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
         canvas, columns, accepted = self.canvas, prediction.columns, change.accepted
