@@ -231,6 +231,7 @@ def test_missing_hub_model_and_adapter_are_1(hf):
         ),
         ("--dataset questions.jsonl", "has no `prompt` or `messages` or "),
         ("--dataset names.csv", "cannot be read: "),
+        ("--dataset empty.jsonl", "empty.jsonl` cannot be read: it has no rows."),
         ("--dataset texts.xlsx", "`texts.xlsx` cannot be read: "),
         ("--dataset ./empty/", "`dataset=./empty/` cannot be loaded: "),
         ("--dataset questions.jsonl --prompt_column question --answer_column gold", "has no `gold`"),
@@ -247,6 +248,7 @@ def test_bad_datasets_are_1(hf, checkpoint, questions, flags, message):
     write_jsonl("texts.jsonl", [{"prompt": "1 2", "answer": 3}])
     Path("names.csv").write_text("prompt,my answer\n")
     Path("texts.xlsx").touch()
+    Path("empty.jsonl").touch()
     Path("empty").mkdir()
     write_jsonl("blank.jsonl", [{"text": "1 2", "answer": 3}, {"text": " ", "answer": 3}])
     code, _, err = hf("evaluate", checkpoint, *flags.split())

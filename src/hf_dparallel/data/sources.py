@@ -27,7 +27,9 @@ def load_rows(name: str, config: str | None = None, split: str = "train") -> dat
     try:
         return datasets.load_dataset(str(file.resolve().parent), data_files=str(file.resolve()), split=split)
     except (datasets.exceptions.DatasetsError, OSError, ValueError, StopIteration) as error:
-        # After this, `datasets` lists hundreds of endings. An empty file is a `StopIteration`.
         cause = error.__cause__ or error
+        # After this, `datasets` lists hundreds of endings.
         problem = f"{type(cause).__name__}: {cause}".partition(" with any supported")[0]
+        if isinstance(cause, StopIteration):
+            problem = "it has no rows."
         raise ValueError(f"`{file}` cannot be read: {problem}") from error
