@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import FOLDER, batch_option, data_options, decoding_options, json_option, reward_option
+from .options import OUTPUT_FOLDER, batch_option, data_options, decoding_options, json_option, reward_option
 
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
 @decoding_options
 @data_options
 @reward_option
-@click.option("--output_dir", type=FOLDER, required=True, help="Folder for the recipe, such as the adapter's.")
+@click.option("--output_dir", type=OUTPUT_FOLDER, required=True, help="Folder for the recipe, such as the adapter's.")
 @click.option("--max_accuracy_drop", type=_FRACTION, default=0.01, help="Largest loss of accuracy; 0.01 is a point.")
 @click.option("--confidence", type=_FRACTION, default=0.9, help="Probability of staying within that loss.")
 @click.option("--sweep", default=_SWEEP, metavar="SETTING=VALUES", help="Values to try.")

@@ -6,12 +6,12 @@ from shlex import quote
 
 import click
 
-from .options import COUNT, FOLDER
+from .options import COUNT, OUTPUT_FOLDER
 
 
 @click.command()
 @click.argument("model", type=click.Path())
-@click.option("--output_dir", type=FOLDER, required=True, help="New folder for the model and its tokenizer.")
+@click.option("--output_dir", type=OUTPUT_FOLDER, required=True, help="New folder for the model and its tokenizer.")
 @click.option("--block_length", type=COUNT, help="Tokens of a block, for block-causal attention. By default full.")
 @click.option("--attention", type=click.Choice(("causal_past",)), help="For exact decoding (docs/exact.md).")
 def convert_command(model: str, output_dir: str, block_length: int | None, attention: str | None) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from .options import COUNT, FOLDER, json_option
+from .options import COUNT, OUTPUT_FOLDER, json_option
 
 
 @click.command()
-@click.option("--output_dir", type=FOLDER, default="demo_output", help="Folder for report, figure and adapter.")
+@click.option("--output_dir", type=OUTPUT_FOLDER, default="demo_output", help="Folder for report, figure and adapter.")
 @click.option("--seed", type=int, default=0, help="Seed of problems, masks and initialization.")
 @click.option("--num_trajectories", type=COUNT, default=640, help="Problems that the teacher answers for training.")
 @click.option("--num_train_steps", type=COUNT, default=100, help="Optimizer steps of the distillation.")

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from .options import FOLDER, batch_option, data_options, decoding_options, json_option, reward_option
+from .options import OUTPUT_FOLDER, batch_option, data_options, decoding_options, json_option, reward_option
 
 
 @click.command()
 @decoding_options
 @data_options
 @reward_option
-@click.option("--output_dir", type=FOLDER, help="Folder for report.json, report.md and curves of --sweep.")
+@click.option("--output_dir", type=OUTPUT_FOLDER, help="Folder for report.json, report.md and curves of --sweep.")
 @click.option(
     "--sweep",
     multiple=True,

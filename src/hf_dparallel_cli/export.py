@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
-from .options import FOLDER, settings_options
+from .options import OUTPUT_FOLDER, settings_options
 
 
 @click.command()
 @click.argument("student", type=click.Path())
 @click.option("--engine", type=click.Choice(("sglang", "lmdeploy")), required=True, help="LMDeploy has SDAR only.")
-@click.option("--output_dir", type=FOLDER, required=True, help="New folder for the merged weights.")
+@click.option("--output_dir", type=OUTPUT_FOLDER, required=True, help="New folder for the merged weights.")
 @click.option("--base_model", help="Base model, whose code is copied. By default the one that the student names.")
 @settings_options
 def export_command(student: str, engine: str, output_dir: str, base_model: str | None, **settings: Any) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from .options import decoding_options, prompt_options
+from .options import OUTPUT_FILE, decoding_options, prompt_options
 
 
 @click.command()
 @decoding_options
 @prompt_options
-@click.option("--output_file", type=click.Path(dir_okay=False), default="decode.html", help="HTML page to write.")
+@click.option("--output_file", type=OUTPUT_FILE, default="decode.html", help="HTML page to write.")
 def inspect_command(output_file: str, **options: Any) -> None:
     """Write a page to step through a decode.
 

@@ -15,8 +15,31 @@ from hf_dparallel_rules.settings import SETTINGS, Setting, suggest
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-COUNT, PORT = click.IntRange(1), click.IntRange(0, 2**16 - 1)
-FOLDER = click.Path(file_okay=False)
+COUNT = click.IntRange(1)
+PORT = click.IntRange(0, 2**16 - 1)
+
+
+class OutputPath(click.Path):
+    """A file or a folder to write. It is wrong usage if that is not possible, before any work is done for it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the path as it is given, and leaves nothing behind."""
+        path = Path(str(super().convert(value, param, ctx))).absolute()
+        try:
+            existing = next(each for each in (path, *path.parents) if each.exists())
+            if existing.is_dir():
+                TemporaryFile(dir=existing).close()
+            elif existing != path:
+                raise NotADirectoryError(f"{existing} is no folder")
+            elif existing.is_file():
+                existing.open("ab").close()
+        except OSError as error:
+            self.fail(f"{str(value)!r} cannot be written: {error}.", param, ctx)
+        return value
+
+
+OUTPUT_FILE = OutputPath(dir_okay=False)
+OUTPUT_FOLDER = OutputPath(file_okay=False)
 
 
 def together(*options: Decorator) -> Decorator:
@@ -101,7 +124,7 @@ reward_option = click.option(
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds `--json`, the file for the figures that the function returns."""
 
-    @click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write the results to this JSON file.")
+    @click.option("--json", "json_file", type=OUTPUT_FILE, help="Write the results to this JSON file.")
     @wraps(function)
     def run(json_file: str | None, **values: Any) -> None:
         figures = function(**values)

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from .options import FOLDER, settings_options
+from .options import settings_options
 
 
 @click.command()
-@click.argument("path", type=FOLDER)
+@click.argument("path", type=click.Path(file_okay=False))
 @click.argument("repo_id")
 @click.option("--base_model", help="Hub name of the base model, if it was a folder.")
 @click.option("--report", type=click.Path(), help="Results for the card: the file of `evaluate --json FILE`.")

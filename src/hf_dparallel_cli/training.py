@@ -25,6 +25,7 @@ from hf_dparallel.training.trainer import CertaintyForcingTrainer
 from hf_dparallel_rules.settings import suggest
 
 from .loading import DEMO, load_base, load_split
+from .options import OUTPUT_FOLDER
 
 
 @dataclass
@@ -106,7 +107,8 @@ def train(data: DataArguments, training: CertaintyForcingConfig, student: Studen
     # As text, `true` means the last checkpoint of the output folder.
     resumed: Any = training.resume_from_checkpoint
     resumed = {"true": True, "false": None}.get(str(resumed).lower(), resumed)
-    output_dir, names = training.output_dir, (SUMMARY_NAME, CONFIG_NAME, ADAPTER_CONFIG_NAME)
+    output_dir = OUTPUT_FOLDER.convert(training.output_dir, None, None)
+    names = (SUMMARY_NAME, CONFIG_NAME, ADAPTER_CONFIG_NAME)
     has_model = any(Path(output_dir, name).is_file() for name in names)
     if not resumed and (has_model or last_complete_checkpoint(output_dir)):
         raise ValueError(

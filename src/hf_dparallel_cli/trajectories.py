@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from .options import COUNT, FOLDER, batch_option, data_options, decoding_options, reward_option
+from .options import COUNT, OUTPUT_FOLDER, batch_option, data_options, decoding_options, reward_option
 
 
 @click.command()
 @decoding_options
 @data_options
-@click.option("--output_dir", type=FOLDER, required=True, help="Folder for all rows and filtered.parquet.")
+@click.option("--output_dir", type=OUTPUT_FOLDER, required=True, help="Folder for all rows and filtered.parquet.")
 @reward_option
 @click.option("--ray_actors", type=COUNT, help="Decode on a Ray cluster, with at most N actors.")
 @batch_option

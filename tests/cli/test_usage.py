@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import yaml
 import hf_dparallel
 from hf_dparallel.demo.pipeline import DemoConfig
 from hf_dparallel_cli import main, program
+from hf_dparallel_cli.options import OUTPUT_FILE, OUTPUT_FOLDER
 from hf_dparallel_cli.training import Parser, read_arguments
 from hf_dparallel_rules.settings import SETTINGS
 
@@ -291,6 +293,40 @@ def test_an_output_folder_that_is_a_file_is_wrong_usage(hf):
     for command in ("evaluate", "calibrate", "trajectories"):
         code, _, err = hf(command, "demo", "--dataset", "demo", "--output_dir", "file")
         assert code == 2 and "'--output_dir': Directory 'file' is a file." in err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "generate demo x --json PATH",
+        "evaluate demo --dataset demo --json PATH",
+        "evaluate demo --dataset demo --output_dir PATH",
+        "calibrate demo --dataset demo --output_dir PATH",
+        "trajectories demo --dataset demo --output_dir PATH",
+        "inspect demo x --output_file PATH",
+        "demo --output_dir PATH",
+        "demo --json PATH",
+        "convert ./model --output_dir PATH",
+        "export ./model --engine sglang --output_dir PATH",
+        "train demo --dataset demo --output_dir PATH",
+    ],
+)
+@pytest.mark.parametrize("path", ["file/x", "/proc/x/y", "x" * 300])
+def test_what_cannot_be_written_is_refused_before_the_work(hf, argv, path):
+    Path("file").touch()
+    code, out, err = hf(*argv.replace("PATH", path).split())
+    assert code == 2 and not out and path[:50] in last_line(err) and "cannot be written: " in last_line(err)
+    assert os.listdir() == ["file"]
+
+
+def test_checking_an_output_leaves_nothing_behind(tmp_path):
+    (tmp_path / "old.json").write_text("{}")
+    for name in ("old.json", "new.json", "new/new.json"):
+        assert OUTPUT_FILE.convert(str(tmp_path / name), None, None) == str(tmp_path / name)
+    for name in ("", "new", "new/folder"):
+        OUTPUT_FOLDER.convert(str(tmp_path / name), None, None)
+    assert OUTPUT_FILE.convert("/dev/null", None, None) == "/dev/null"
+    assert os.listdir(tmp_path) == ["old.json"] and (tmp_path / "old.json").read_text() == "{}"
 
 
 def test_unexpected_errors_name_their_type_and_debug_raises(hf, monkeypatch):
