@@ -8,8 +8,10 @@ interrupted. A failure prints one line on stderr, or a traceback if the environm
 """
 
 import os
+import select
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -34,9 +36,20 @@ from .trajectories import trajectories_command
 
 
 _COMMANDS = (
-    *(demo_command, trajectories_command, generate_command, chat_command, serve_command, evaluate_command),
-    *(calibrate_command, inspect_command, play_command, push_command, export_command, convert_command),
-    *(models_command, env_command),
+    demo_command,
+    trajectories_command,
+    generate_command,
+    chat_command,
+    serve_command,
+    evaluate_command,
+    calibrate_command,
+    inspect_command,
+    play_command,
+    push_command,
+    export_command,
+    convert_command,
+    models_command,
+    env_command,
 )
 for _command in _COMMANDS:
     config_option(_command)
@@ -65,31 +78,72 @@ def program(ctx: click.Context) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    name = words[0] if words and words[0] in program.commands else ""
-    title = f"hf-dparallel {name}".rstrip()
+    command: click.Command = program
+    title = "hf-dparallel"
+    if words and words[0] in program.commands:
+        command = program.commands[words[0]]
+        title = f"hf-dparallel {words[0]}"
+
     # No progress bars of less than a second, and few lines of them in a file.
     os.environ.setdefault("TQDM_DELAY", "1")
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_MININTERVAL", "30")
+
     try:
-        program.main(words, "hf-dparallel", standalone_mode=False)
+        # Not `program.main`, which ends with 1 when the reader of a pipe has seen enough.
+        with program.make_context("hf-dparallel", words) as context:
+            program.invoke(context)
         return 0
-    except click.Abort:
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except (click.Abort, KeyboardInterrupt):
         click.echo(f"{title}: interrupted", err=True)
         return 130
     except (click.UsageError, SettingError) as error:
-        text = error.format_message() if isinstance(error, click.UsageError) else str(error)
-        if isinstance(error, click.NoSuchOption):
-            known = [str(param.name) for param in program.commands[name].params]
-            text = f"{error.message} {suggest(error.option_name.lstrip('-'), known)}"
-        click.echo(f"{title}: error: {' '.join(text.split())} (`{title} --help` lists the options)", err=True)
+        text = " ".join(_usage(error, command).split())
+        click.echo(f"{title}: error: {text} (`{title} --help` lists the options)", err=True)
         return 2
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _silence_closed_streams():
+            return 0
         if os.environ.get("HF_DPARALLEL_DEBUG"):
             raise
-        text = " ".join(str(error).split())
-        # Errors with messages for users; others are shown with their type.
-        if not text or not isinstance(error, ValueError | OSError | ImportError | FloatingPointError):
-            text = f"{type(error).__name__}: {text} (HF_DPARALLEL_DEBUG=1 shows the traceback)"
-        click.echo(f"{title}: error: {text}", err=True)
+        click.echo(f"{title}: error: {' '.join(_failure(error).split())}", err=True)
         return 1
+
+
+def _usage(error: click.UsageError | SettingError, command: click.Command) -> str:
+    """Describes wrong usage. An unknown option gets a hint at the one that is meant."""
+    if isinstance(error, SettingError):
+        return str(error)
+    if not isinstance(error, click.NoSuchOption):
+        return error.format_message()
+
+    if command is program:
+        return f"{error.message} Options stand after the command."
+    known = [str(param.name) for param in command.params]
+    return f"{error.message} {suggest(error.option_name.lstrip('-'), known)}"
+
+
+def _failure(error: Exception) -> str:
+    """Describes a failure: by its message, if that is for users, or else with its type."""
+    text = str(error)
+    if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":
+        return f"The output cannot be written as {error.encoding}. Set PYTHONIOENCODING=utf-8."
+    if text and isinstance(error, ValueError | OSError | ImportError | FloatingPointError):
+        return text
+    return f"{type(error).__name__}: {text} (HF_DPARALLEL_DEBUG=1 shows the traceback)"
+
+
+def _silence_closed_streams() -> bool:
+    """Drops what is still written to stdout or stderr if nobody reads them any more; returns whether that is so."""
+    is_closed = False
+    for stream in (sys.stdout, sys.stderr):
+        # One that another program has put there may have no descriptor.
+        with suppress(OSError):
+            state = select.poll()
+            state.register(stream.fileno(), select.POLLERR)
+            if state.poll(0):
+                is_closed = True
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return is_closed

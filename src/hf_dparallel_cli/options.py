@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, get_args
 
 import click

@@ -103,12 +103,30 @@ def test_help_of_training_describes_what_is_ours(hf, tmp_path):
     assert (student.model_name_or_path, data.dataset_name) == ("m", "d") and student.lora_target_modules == "q_proj"
 
 
-def test_a_broken_pipe_is_silent():
+@pytest.mark.parametrize("argv", ["serve --help", "--help", "models"])
+def test_a_reader_that_has_seen_enough_ends_a_command_quietly(argv):
+    """As `head` does."""
     reader = subprocess.Popen(["true"], stdin=subprocess.PIPE)
     reader.wait()
-    command = [sys.executable, "-m", "hf_dparallel_cli", "serve", "--help"]
-    assert subprocess.run(command, stdout=reader.stdin, stderr=subprocess.PIPE).stderr == b""
+    command = [sys.executable, "-m", "hf_dparallel_cli", *argv.split()]
+    run = subprocess.run(command, stdout=reader.stdin, stderr=subprocess.PIPE)
     reader.stdin.close()
+    assert (run.returncode, run.stderr) == (0, b"")
+
+
+def test_a_broken_pipe_of_something_else_is_a_failure(hf, monkeypatch):
+    def fail():
+        raise BrokenPipeError("of a worker")
+
+    monkeypatch.setattr("hf_dparallel.environment.describe_environment", fail)
+    code, _, err = hf("env")
+    assert code == 1 and last_line(err) == "hf-dparallel env: error: of a worker"
+
+
+def test_characters_that_the_output_has_not_are_a_failure_with_a_remedy(hf, monkeypatch):
+    monkeypatch.setattr("hf_dparallel.environment.describe_environment", lambda: "é".encode("ascii"))
+    code, _, err = hf("env")
+    assert code == 1 and "cannot be written as ascii. Set PYTHONIOENCODING=utf-8." in last_line(err)
 
 
 # Refusals: one line, which names the option, its value and a remedy
@@ -119,6 +137,9 @@ def test_a_broken_pipe_is_silent():
     [
         ("chart", "No such command 'chart'"),
         ("generat", "Did you mean 'generate'?"),
+        ("--foo", "No such option '--foo'. Options stand after the command."),
+        ("-v", "No such option '-v'."),
+        ("--entropy_threshold 0.3 generate demo-student x", "No such option '--entropy_threshold'. Options stand"),
         ("generate", "Missing argument 'MODEL'"),
         ("generate m n o p", "Got unexpected extra arguments (o p)"),
         ("generate m --max_tokens 8", "No such option '--max_tokens'. Use `max_new_tokens` for `max_tokens`."),
