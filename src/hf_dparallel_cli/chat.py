@@ -19,7 +19,7 @@ def chat_command(system_prompt: str | None, **options: Any) -> None:
 
     Example: hf-dparallel chat demo-student
     """
-    from hf_dparallel.data.prompts import encode_chat
+    from hf_dparallel.data.chats import encode_chat
     from hf_dparallel.generation.answerer import row_generator
 
     from .answer_streamer import AnswerStreamer, answer, describe_cost

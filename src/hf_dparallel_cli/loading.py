@@ -19,7 +19,8 @@ from transformers import (
 )
 from transformers.utils import ADAPTER_CONFIG_NAME, cached_file, find_adapter_config_file
 
-from hf_dparallel.data.prompts import CHAT_COLUMNS, encode_chat, encode_text, has_texts
+from hf_dparallel.data.chats import encode_chat, encode_text
+from hf_dparallel.data.prompts import CHAT_COLUMNS, has_texts
 from hf_dparallel.data.rewards import REFERENCE_COLUMNS
 from hf_dparallel.data.sources import has_one_split, load_rows
 from hf_dparallel.demo import path_of, word_problem_dataset

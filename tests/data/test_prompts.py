@@ -8,15 +8,10 @@ from datasets import Dataset
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import processors
 
+from hf_dparallel.data.chats import encode_text, render_chat
 from hf_dparallel.data.dataset import prepare_dataset, tokenize_row
-from hf_dparallel.data.prompts import (
-    encode_prompt,
-    encode_text,
-    read_example,
-    read_messages,
-    render_chat,
-    tokenize_prompts,
-)
+from hf_dparallel.data.messages import read_messages
+from hf_dparallel.data.prompts import encode_prompt, read_example, tokenize_prompts
 
 from ..fixtures.chat_templates import TEMPLATES, make_byte_tokenizer
 

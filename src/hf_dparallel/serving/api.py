@@ -11,7 +11,6 @@ import secrets
 import time
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -27,7 +26,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel_rules.settings import SETTINGS, SettingError, suggest
 
-from ..data.prompts import encode_chat, read_messages
+from ..data.chats import encode_chat
+from ..data.messages import read_messages
 from ..data.thoughts import ThoughtMarkers, split_thought
 from ..generation.compatibility import REVISIONS, check, longest_sequence, set_adapter
 from ..generation.configuration import DiffusionGenerationConfig, check_chat, resolve
@@ -231,10 +231,6 @@ def _encode(
         for message in messages:
             # OpenAI's newer name of the role.
             message["role"] = message["role"].replace("developer", "system")
-            for call in message.get("tool_calls", ()):
-                # Templates write the arguments as JSON.
-                with suppress(ValueError, LookupError, TypeError):
-                    call["function"]["arguments"] = from_json(call["function"]["arguments"])
         ids = encode_chat(served.tokenizer, messages, **arguments)
         if config.mask_token_id in ids:
             mask = served.tokenizer.convert_ids_to_tokens(config.mask_token_id)

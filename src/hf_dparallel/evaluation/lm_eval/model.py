@@ -24,7 +24,7 @@ from transformers import (
 
 from hf_dparallel_rules.settings import Setting
 
-from ...data.prompts import encode_text
+from ...data.chats import encode_text
 from ...data.thoughts import ThoughtMarkers, split_thought
 from ...environment import join_processes
 from ...generation.answerer import Answerer
