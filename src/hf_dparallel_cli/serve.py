@@ -108,7 +108,7 @@ def load_adapters(model: Any, tokenizer: Any, given: Any, names: dict[str, str |
     Each has its own recipe, under the settings `given` for all.
     """
     from hf_dparallel.demo import path_of
-    from hf_dparallel.generation.compatibility import active_adapter
+    from hf_dparallel.generation.adapters import active_adapter
     from hf_dparallel.serving.api import ServedModel
 
     from .loading import checked_name

@@ -17,7 +17,7 @@ from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 from hf_dparallel.data.prompts import has_texts
 from hf_dparallel.demo import path_of
 from hf_dparallel.environment import require
-from hf_dparallel.generation.compatibility import has_adapter
+from hf_dparallel.generation.adapters import has_adapter
 from hf_dparallel.hub.card import SUMMARY_NAME
 from hf_dparallel.training.checkpoints import last_complete_checkpoint
 from hf_dparallel.training.config import CertaintyForcingConfig

@@ -11,6 +11,7 @@ from transformers import GenerationConfig, pipeline
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
+from hf_dparallel.generation.mixin import DiffusionGenerationMixin
 from hf_dparallel_rules.settings import GROUPS, SETTINGS, SettingError
 
 from ..helpers import make_llada, make_tokenizer
@@ -19,11 +20,12 @@ from ..helpers import make_llada, make_tokenizer
 PROMPT = torch.tensor([[2, 3, 4]])
 
 
-class WithAdapter:
+class WithAdapter(DiffusionGenerationMixin):
     """A model as `resolve` sees it: its config and its recipes."""
 
-    is_native, training, is_autoregressive = True, False, False
-    hides_padding, takes_visibility = True, True
+    is_native = True
+    training = False
+    takes_visibility = True
 
     def __init__(self, recipes, attention="full"):
         self.config = make_llada().config

@@ -100,7 +100,6 @@ def test_prompt_learning_is_refused(make, name):
     model = get_peft_model(make(), config)
     for decode in (
         answers,
-        lambda model: model.generate_many(IDS.tolist()),
         lambda model: Answerer(model, make_tokenizer()).decode([[2]]),
     ):
         with pytest.raises(ValueError, match=f"{name} puts virtual tokens"):

@@ -2,9 +2,11 @@
 """What models with a causal past do another way: they decode by windows of masks."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
+from ..generation.compatibility import refuse_revisions
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
 from ..generation.hooks.base import DecodingHook
@@ -14,6 +16,21 @@ from .decoder import WindowDecoder
 
 class CausalPastMixin(DiffusionGenerationMixin):
     """Gives exact decoding to models whose decided tokens are causal."""
+
+    @property
+    def is_autoregressive(self) -> bool:
+        """Returns whether causal logits are those of an autoregressive model, token by token."""
+        return self.attention == "causal_past" and self.shift_logits
+
+    def default_settings(self) -> dict[str, Any]:
+        """Returns the defaults that the attention of the model decides: an autoregressive one is decoded exactly."""
+        return super().default_settings() | {"exact": self.is_autoregressive}
+
+    def check_settings(self, config: DiffusionGenerationConfig) -> None:
+        """Raises a [`SettingError`] if settings of a resolved configuration contradict one another or the model."""
+        super().check_settings(config)
+        if self.is_autoregressive:
+            refuse_revisions(config, self)
 
     def make_decoder(
         self,

@@ -3,7 +3,6 @@
 
 import copy
 import textwrap
-from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import cleandoc, formatannotation
 from typing import Any
@@ -13,7 +12,8 @@ from transformers.utils import logging
 
 from hf_dparallel_rules.settings import GROUPS, OUR_NAMES, SETTINGS, Setting, SettingError, settings_of, suggest
 
-from .compatibility import NEED_THRESHOLD, check, has_adapter
+from .adapters import check_virtual_tokens, has_adapter
+from .compatibility import NEED_THRESHOLD
 
 
 logger = logging.get_logger(__name__)
@@ -56,9 +56,9 @@ class DiffusionGenerationConfig(GenerationConfig):
     def __init__(self, **kwargs):
         _check_known(kwargs)
         values = {name: setting.read(kwargs.get(name)) for name, setting in SETTINGS.items()}
+
         # Set first, because the base class checks everything at its end.
-        for name, value in values.items():
-            setattr(self, name, value)
+        self.__dict__.update(values)
         super().__init__(**kwargs | values)
 
     @classmethod
@@ -70,10 +70,12 @@ class DiffusionGenerationConfig(GenerationConfig):
         if config_dict.get("_from_model_config"):
             # The config of a model sets it for training, not for decoding.
             config_dict = config_dict | {"use_cache": None}
-        unused = [name for name in config_dict if name not in {*SETTINGS, *_WORDS, _VERSION}]
-        unused = sorted(name for name in unused if name[0] != "_" and config_dict[name] is not None)
+
+        others = [name for name in config_dict if name not in {*SETTINGS, *_WORDS, _VERSION}]
+        unused = sorted(name for name in others if name[0] != "_" and config_dict[name] is not None)
         if unused:
             logger.info(f"Settings of another sampler are not used by diffusion decoding: {', '.join(unused)}.")
+
         return super().from_dict(_without_replaced(normalise(config_dict), normalise(kwargs)), **kwargs)
 
     @classmethod
@@ -86,9 +88,11 @@ class DiffusionGenerationConfig(GenerationConfig):
                 rule="must be a `GenerationConfig`",
                 remedy="Pass `DiffusionGenerationConfig(**settings)`.",
             )
+
         if isinstance(config, cls):
             config.validate()
             return config
+
         settings = config.to_dict()
         return cls(**{name: value for name, value in settings.items() if name[:1] != "_" and name != _VERSION})
 
@@ -102,18 +106,21 @@ class DiffusionGenerationConfig(GenerationConfig):
         _check_known(vars(self))
         settings = self.settings()
         for name, value in vars(self).items():
+            is_known = name in {*settings, *_WORDS, _VERSION} or name[0] == "_"
             is_neutral = value is None or value is False or value == _NEUTRAL.get(name)
-            if name not in {*settings, *_WORDS, _VERSION} and name[0] != "_" and not is_neutral:
+            if not is_known and not is_neutral:
                 raise SettingError(
                     name,
                     value,
                     rule="has no meaning in diffusion decoding",
                     remedy=suggest(name) if name in OUR_NAMES else f"Remove `{name}`.",
                 )
+
         if not isinstance(self.compile_config, CompileConfig | None):
             raise SettingError(
                 "compile_config", self.compile_config, rule=f"must be {SETTINGS['compile_config'].rule}"
             )
+
         rules = [name for name in settings_of("rule") if name in settings]
         if len(rules) > 1:
             first, second, *_ = rules
@@ -134,8 +141,11 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     def non_defaults(self) -> dict[str, Any]:
         """Returns the settings that change answers and differ from their defaults."""
-        changing = {name: value for name, value in self.settings().items() if SETTINGS[name].changes_answer}
-        return {name: value for name, value in changing.items() if value != SETTINGS[name].default}
+        return {
+            name: value
+            for name, value in self.settings().items()
+            if SETTINGS[name].changes_answer and value != SETTINGS[name].default
+        }
 
     def commit_rule(self) -> str | None:
         """Returns the name of the commit rule that is set, or `None`."""
@@ -159,6 +169,7 @@ class DiffusionGenerationConfig(GenerationConfig):
         if self.do_sample is None and not self.temperature:
             # Pipelines sample by default.
             differing["do_sample"] = False
+
         if self.cache_implementation == "none":
             # transformers does not know this value.
             del differing["cache_implementation"]
@@ -180,12 +191,16 @@ class DiffusionGenerationConfig(GenerationConfig):
         """Returns the tokens that end an answer."""
         if self.eos_token_id is None:
             return []
-        return list(self.eos_token_id) if isinstance(self.eos_token_id, list | tuple) else [self.eos_token_id]
+        if isinstance(self.eos_token_id, list | tuple):
+            return list(self.eos_token_id)
+        return [self.eos_token_id]
 
     @property
     def padding_token_id(self) -> int:
         """Returns the token that fills up an answer after its end."""
-        return self.pad_token_id if self.pad_token_id is not None else (self.eos_token_ids or [0])[0]
+        if self.pad_token_id is not None:
+            return self.pad_token_id
+        return next(iter(self.eos_token_ids), 0)
 
 
 def resolve(
@@ -212,6 +227,9 @@ def resolve(
         ValueError: for an invalid setting, settings of the caller that contradict one another or the model, a recipe
             that contradicts the model, or if no mask token is known.
     """
+    # A `PeftModel` hands methods on to its base model.
+    check_virtual_tokens(getattr(model, "active_peft_config", None))
+
     of_caller = _merged(kwargs, _layers(given))
     values = _merged(kwargs, _layers(given, *model.recipes()))
     config = _completed(values, model, tokenizer)
@@ -234,9 +252,9 @@ def resolve(
 
 
 def _contradiction(config: DiffusionGenerationConfig, model: PreTrainedModel) -> SettingError | None:
-    """Returns what [`check`] raises, or `None`."""
+    """Returns what the model raises for a configuration, or `None`."""
     try:
-        check(config, model)
+        model.check_settings(config)
     except SettingError as error:
         return error
     return None
@@ -278,6 +296,7 @@ def _completed(
     values = dict(values)
     if values.get("disable_compile"):
         values.pop("compile_config", None)
+
     for name in ("eos_token_id", "pad_token_id", "mask_token_id"):
         if values.get(name) is None:
             values[name] = special_token_id(name, model.config.get_text_config(), tokenizer)
@@ -288,19 +307,18 @@ def _completed(
             rule="must be set by a config or the tokenizer",
             remedy="Pass `mask_token_id=` to `generate`, or set `model.generation_config.mask_token_id`.",
         )
+
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
-    defaults["exact"] = model.is_autoregressive
-    if model.attention != "full":
-        defaults |= {"block_length": model.config.block_length}
-        defaults["block_origin"] = getattr(model.config, "block_origin", defaults["block_origin"])
-        # Activation checkpointing drops keys and values, so there is no cache then.
-        is_dropped = model.training and model.is_activation_checkpointing
-        if model.is_native and not is_dropped and not values.get("compile_config"):
-            defaults["cache_implementation"] = "block"
+    defaults |= model.default_settings()
+    if values.get("compile_config"):
+        defaults["cache_implementation"] = "none"
     values = copy.deepcopy(defaults) | values
+
     # Words of one token are tokens.
     words = [token for (token,) in values["bad_words_ids"]]
-    values |= {"suppress_tokens": list(dict.fromkeys(values["suppress_tokens"] + words)), "bad_words_ids": []}
+    values["suppress_tokens"] = list(dict.fromkeys(values["suppress_tokens"] + words))
+    values["bad_words_ids"] = []
+
     if not values.keys() & set(settings_of("rule")):
         values["denoising_steps"] = values["max_new_tokens"] or None  # one token in each pass
         if getattr(model, "peft_config", None) and not has_adapter(model):
@@ -308,6 +326,7 @@ def _completed(
                 "`PeftModel` ignores the recipe of an adapter, so each pass commits one token. Load the adapter with "
                 "`model.load_adapter(name)`, which reads it, or set a commit rule such as `entropy_threshold`."
             )
+
     return DiffusionGenerationConfig(**values)
 
 
@@ -316,16 +335,25 @@ def recipe_of(model: PreTrainedModel) -> DiffusionGenerationConfig:
     return DiffusionGenerationConfig(**_merged({}, _layers(*model.recipes())))
 
 
-def normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings among these that are set, checked, with `do_sample` and `use_cache` in our words."""
+def normalise(settings: Mapping[str, Any], below: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Returns the settings among these that are set, checked, with `do_sample` and `use_cache` in our words.
+
+    `do_sample=True` means the temperature that these settings or those `below` set, by default 1.
+    """
     ours = {name: row.read(settings[name]) for name, row in SETTINGS.items() if settings.get(name) is not None}
-    do_sample, use_cache = (row.read(settings.get(name)) for name, row in _WORDS.items())
+    do_sample = _WORDS["do_sample"].read(settings.get("do_sample"))
+    use_cache = _WORDS["use_cache"].read(settings.get("use_cache"))
+
     if do_sample and ours.get("temperature") == 0:
         raise SettingError(
             "do_sample", True, rule="samples tokens and `temperature=0` does not", remedy="Remove one of them."
         )
-    if do_sample is not None:
-        ours["temperature"] = ours.get("temperature", 1.0) if do_sample else 0.0
+    if do_sample is False:
+        ours["temperature"] = 0.0
+    if do_sample and "temperature" not in ours:
+        temperatures = [layer["temperature"] for layer in below if layer.get("temperature")]
+        ours["temperature"] = next(iter(temperatures), 1.0)
+
     if use_cache is False:
         if ours.get("cache_implementation", "none") != "none":
             raise SettingError(
@@ -335,6 +363,7 @@ def normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
                 remedy="Remove one of them.",
             )
         ours["cache_implementation"] = "none"
+
     return ours
 
 
@@ -345,14 +374,16 @@ def _layers(*configs: GenerationConfig | None) -> list[dict[str, Any]]:
 
 def _merged(given: Mapping[str, Any], layers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Merges what a caller gave and the settings of all layers. The first that sets a setting wins."""
-    if given.get("do_sample") and given.get("temperature") is None:
-        temperatures = (layer.get("temperature") for layer in layers)
-        given = {**given, "temperature": next(filter(None, temperatures), None)}
-    values = DiffusionGenerationConfig(**given).settings()
-    of_chats = [layer.get(_CHAT, {}) for layer in (values, *layers)]
+    # Its check also refuses unknown names.
+    values = normalise(vars(DiffusionGenerationConfig(**given)), layers)
+    of_chat = values.get(_CHAT, {})
     for layer in layers:
         values |= _without_replaced(layer, values)
-    return values | ({_CHAT: dict(ChainMap(*of_chats))} if any(of_chats) else {})
+        of_chat = layer.get(_CHAT, {}) | of_chat
+
+    if of_chat:
+        values[_CHAT] = of_chat
+    return values
 
 
 def check_chat(model: PreTrainedModel, given: Mapping[str, Any] | None) -> None:
@@ -387,9 +418,13 @@ def special_token_id(name: str, *sources: Any) -> Any:
 
 def _check_known(settings: Iterable[str]) -> None:
     unknown = sorted(name or "''" for name in {*settings} - {*_KNOWN, *SETTINGS} if not name.startswith("_"))
-    if unknown:
-        remedies = list(filter(None, map(suggest, unknown))) or [f"Diffusion decoding knows {', '.join(SETTINGS)}."]
-        raise ValueError(" ".join([f"Unknown generation setting(s): {', '.join(unknown)}.", *remedies]))
+    if not unknown:
+        return
+
+    remedies = [suggest(name) for name in unknown if suggest(name)]
+    if not remedies:
+        remedies = [f"Diffusion decoding knows {', '.join(SETTINGS)}."]
+    raise ValueError(" ".join([f"Unknown generation setting(s): {', '.join(unknown)}.", *remedies]))
 
 
 def _describe_arguments() -> str:

@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Checks the arguments of `generate` that are not settings, before any work is done."""
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ from transformers import PreTrainedModel
 
 from hf_dparallel_rules.settings import SettingError
 
-from .compatibility import longest_sequence
 from .configuration import DiffusionGenerationConfig
 
 
@@ -32,14 +30,10 @@ def check_prompts(
         raise SettingError(
             "input_ids", input_ids.dtype, rule="must be token ids (integers)", remedy="Tokenize the prompts."
         )
+
     # On the host, so that no check waits for the device.
     ids = input_ids.long().cpu()
-    mask = attention_mask.cpu() if isinstance(attention_mask, torch.Tensor) else attention_mask
-    if mask is None:
-        if hasattr(model.config, "pad_token_id"):  # not in remote code
-            model.warn_if_padding_and_no_attention_mask(ids, mask)
-        mask = torch.ones_like(ids)
-    _check_mask(ids, mask)
+    mask = _mask_on_host(ids, attention_mask, model)
     if not model.hides_padding and not mask.all():
         raise SettingError(
             "attention_mask",
@@ -48,6 +42,7 @@ def check_prompts(
             remedy="Give prompts of one length, or use `generate_many`.",
         )
     _check_vocabulary(ids, model, config)
+
     has_masks = ((ids == config.mask_token_id) & mask.bool()).any(dim=1)
     if not config.is_infilling and has_masks.any():
         raise ValueError(
@@ -62,6 +57,7 @@ def check_prompts(
             "has none",
             remedy="Raise `max_new_tokens` to append new tokens.",
         )
+
     longest = longest_sequence(model)
     # It may have learned embeddings of its positions, where those of this package have rotary ones.
     if not model.is_native and longest is not None and ids.shape[1] + config.max_new_tokens > longest:
@@ -71,19 +67,32 @@ def check_prompts(
             rule=f"and a prompt of {ids.shape[1]} are more than the {longest} positions of {type(model).__name__}",
             remedy="Shorten one of them.",
         )
+
+    lengths = mask.long().sum(dim=1).tolist()
     input_ids = input_ids.long().to(input_device(model))
-    return [row[-length:] for row, length in zip(input_ids, mask.long().sum(dim=1).tolist(), strict=True)]
+    return [row[-length:] for row, length in zip(input_ids, lengths, strict=True)]
 
 
-def _check_mask(input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
+def _mask_on_host(
+    input_ids: torch.LongTensor, attention_mask: torch.LongTensor | None, model: PreTrainedModel
+) -> torch.LongTensor:
+    """Returns the mask of left-padded prompts, by default without padding, after checking it."""
+    if attention_mask is None:
+        if hasattr(model.config, "pad_token_id"):  # not in remote code
+            model.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
+        return torch.ones_like(input_ids)
+
     if not isinstance(attention_mask, torch.Tensor) or attention_mask.shape != input_ids.shape:
         raise SettingError(
             "attention_mask",
             _shape(attention_mask),
             rule=f"must be a tensor of the shape of `input_ids`, {_shape(input_ids)}",
         )
-    mask = attention_mask.float()
-    is_right = ((mask == 0) | (mask == 1)).all(dim=1) & (mask.diff(dim=1) >= 0).all(dim=1) & (mask[:, -1] == 1)
+
+    mask = attention_mask.cpu()
+    is_binary = ((mask == 0) | (mask == 1)).all(dim=1)
+    is_left_padded = (mask.float().diff(dim=1) >= 0).all(dim=1) & (mask[:, -1] == 1)
+    is_right = is_binary & is_left_padded
     if not is_right.all():
         row = _first(~is_right)
         raise SettingError(
@@ -92,6 +101,7 @@ def _check_mask(input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -
             rule=f"must be 0 for padding on the left and 1 for the tokens after it, at least one, also in row {row}",
             remedy="Tokenize with `padding_side='left'`.",
         )
+    return mask
 
 
 def _check_vocabulary(input_ids: torch.LongTensor, model: PreTrainedModel, config: DiffusionGenerationConfig) -> None:
@@ -103,16 +113,20 @@ def _check_vocabulary(input_ids: torch.LongTensor, model: PreTrainedModel, confi
             f"`input_ids[{row}, {column}]` is {input_ids[row, column].item()}, outside the model's vocabulary of "
             f"{vocab_size} tokens. Use the tokenizer that belongs to the model."
         )
-    for name in ("mask_token_id", "eos_token_id", "pad_token_id", "suppress_tokens"):
-        token_ids = getattr(config, name)
-        for token_id in token_ids if isinstance(token_ids, list) else [token_ids]:
-            if token_id is not None and not 0 <= token_id < vocab_size:
-                raise SettingError(
-                    name,
-                    token_id,
-                    rule=f"is outside the model's vocabulary of {vocab_size} tokens",
-                    remedy="Take it from the tokenizer of the model.",
-                )
+
+    used = [("mask_token_id", config.mask_token_id)]
+    used += [("eos_token_id", token_id) for token_id in config.eos_token_ids]
+    used += [("pad_token_id", config.padding_token_id)]
+    used += [("suppress_tokens", token_id) for token_id in config.suppress_tokens]
+    for name, token_id in used:
+        if not 0 <= token_id < vocab_size:
+            raise SettingError(
+                name,
+                token_id,
+                rule=f"is outside the model's vocabulary of {vocab_size} tokens",
+                remedy="Take it from the tokenizer of the model.",
+            )
+
     if config.mask_token_id in (*config.eos_token_ids, config.padding_token_id):
         raise SettingError(
             "mask_token_id",
@@ -124,15 +138,24 @@ def _check_vocabulary(input_ids: torch.LongTensor, model: PreTrainedModel, confi
         raise ValueError("`suppress_tokens` leaves no token to decode. Remove some.")
 
 
+def longest_sequence(model: PreTrainedModel) -> int | None:
+    """Returns how many tokens, prompt and answer together, a model was trained for, or `None` if unknown."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
 def vocabulary_size(model: PreTrainedModel) -> int:
     """Returns a model's number of token ids: the config has it even if an adapter wraps the embedding."""
     known = getattr(model.config.get_text_config(), "vocab_size", None)
-    return known if known is not None else model.get_input_embeddings().num_embeddings
+    if known is not None:
+        return known
+    return model.get_input_embeddings().num_embeddings
 
 
 def _shape(value: Any) -> Any:
     """Returns the shape of a tensor, for messages, and anything else as it is."""
-    return tuple(value.shape) if isinstance(value, torch.Tensor) else value
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    return value
 
 
 def _first(rows: torch.BoolTensor) -> int:
@@ -145,13 +168,15 @@ def generators_by_row(
     """Returns a function that gives the generator of a row."""
     if generator is None:
         return None
-    generators = [generator] * batch_size if isinstance(generator, torch.Generator) else generator
-    is_list = isinstance(generators, Sequence) and all(isinstance(each, torch.Generator) for each in generators)
-    if not is_list or len(generators) != batch_size:
+    if isinstance(generator, torch.Generator):
+        return lambda row: generator
+
+    is_list = isinstance(generator, Sequence) and all(isinstance(each, torch.Generator) for each in generator)
+    if not is_list or len(generator) != batch_size:
         raise SettingError(
             "generator", generator, rule=f"must be one torch.Generator, or one for each of {batch_size} rows"
         )
-    return generators.__getitem__
+    return generator.__getitem__
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
@@ -159,26 +184,6 @@ def input_device(model: PreTrainedModel) -> torch.device:
     embedding = model.get_input_embeddings()
     # accelerate moves inputs, and offloaded weights, here.
     device = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
-    return torch.device(device) if device is not None else embedding.weight.device
-
-
-def check_virtual_tokens(peft_config: Any) -> None:
-    """Raises a `ValueError` for an adapter of PEFT that puts virtual tokens before the prompt."""
-    if getattr(peft_config, "is_prompt_learning", False):
-        raise ValueError(
-            f"{type(peft_config).__name__} puts virtual tokens before the prompt, which decoding does not support. "
-            "Use an adapter of the weights, such as LoRA."
-        )
-
-
-class CheckedForPeft:
-    """A method that cannot be read through a `PeftModel` with virtual tokens: PEFT hands it on without them."""
-
-    def __init__(self, function: Callable):
-        self.function = function
-        self.__doc__ = function.__doc__
-
-    def __get__(self, model: Any, owner: type | None = None) -> Callable:
-        # A `PeftModel` reads it in methods of its own.
-        check_virtual_tokens(getattr(sys._getframe(1).f_locals.get("self"), "active_peft_config", None))
-        return self.function.__get__(model, owner)
+    if device is None:
+        return embedding.weight.device
+    return torch.device(device)

@@ -16,11 +16,13 @@ from transformers.generation.streamers import BaseStreamer
 
 from hf_dparallel_rules.settings import SettingError, settings_of
 
+from .adapters import check_virtual_tokens
+from .compatibility import check
 from .configuration import DiffusionGenerationConfig, resolve
 from .decoder import Decoder
 from .hooks.base import DecodingHook
 from .hooks.standard import make_hooks
-from .inputs import CheckedForPeft, check_prompts, generators_by_row
+from .inputs import check_prompts, generators_by_row
 from .output import DecodedRow, DiffusionGenerationOutput, collect_rows
 from .slots import SlotDecoder
 
@@ -45,16 +47,15 @@ class DiffusionGenerationMixin(GenerationMixin):
     attention = "full"
 
     @property
+    def is_autoregressive(self) -> bool:
+        """Returns whether causal logits are those of an autoregressive model, token by token."""
+        return False
+
+    @property
     def predicts_next_block(self) -> bool:
         """Returns whether the last token of a block predicts the first of the next (shifted block-causal models)."""
         return self.attention != "full" and self.shift_logits
 
-    @property
-    def is_autoregressive(self) -> bool:
-        """Returns whether causal logits are those of an autoregressive model, token by token."""
-        return self.attention == "causal_past" and self.shift_logits
-
-    @CheckedForPeft
     @torch.no_grad()
     def generate(
         self,
@@ -122,19 +123,26 @@ class DiffusionGenerationMixin(GenerationMixin):
         ```
         """
         # 1. Check the settings and the prompts, and append a canvas of mask tokens to each prompt.
-        for name in filter(kwargs.get, settings_of("chat")):
-            raise SettingError(
-                name,
-                kwargs[name],
-                rule="is for chats, and `generate` takes tokens",
-                remedy="Pass it to `tokenizer.apply_chat_template`.",
-            )
+        # While a `PeftModel` runs this method, its own one that prepares inputs stands in the place of ours.
+        peft_model = getattr(self.prepare_inputs_for_generation, "__self__", None)
+        check_virtual_tokens(getattr(peft_model, "active_peft_config", None))
+
+        for name in settings_of("chat"):
+            if kwargs.get(name):
+                raise SettingError(
+                    name,
+                    kwargs[name],
+                    rule="is for chats, and `generate` takes tokens",
+                    remedy="Pass it to `tokenizer.apply_chat_template`.",
+                )
         if inputs is not None and input_ids is not None:
             raise ValueError("`inputs` and `input_ids` are the same argument, got both. Pass one of them.")
+
         token_type_ids = kwargs.pop("token_type_ids", None)
         # Tokenizers like BERT's return it. Models assume zeros anyway.
         if token_type_ids is not None and token_type_ids.any():
             raise ValueError("`token_type_ids` must be all 0: a prompt is one segment. Leave it out.")
+
         config = resolve(self, generation_config, tokenizer, **kwargs)
         if config.output_certainty and not config.return_dict_in_generate:
             raise SettingError(
@@ -143,6 +151,7 @@ class DiffusionGenerationMixin(GenerationMixin):
                 rule="needs `return_dict_in_generate=True`, to return the certainty in",
                 remedy="Set both, or leave `output_certainty` out.",
             )
+
         prompt_ids: Any = input_ids if inputs is None else inputs
         prompts = check_prompts(prompt_ids, attention_mask, config, self)
         prompts = [prompt for prompt in prompts for _ in range(config.num_return_sequences)]
@@ -164,7 +173,6 @@ class DiffusionGenerationMixin(GenerationMixin):
         prompt_ids = prompt_ids.to(prompts[0]).repeat_interleave(config.num_return_sequences, dim=0)
         return collect_rows([rows[index] for index in sorted(rows)], prompt_ids, config)
 
-    @CheckedForPeft
     def generate_many(
         self,
         prompts: Iterable[Sequence[int] | torch.Tensor],
@@ -182,6 +190,9 @@ class DiffusionGenerationMixin(GenerationMixin):
 
         Faster than [`generate`] in batches where the answers take different numbers of passes: no row waits for
         another. Prompts of similar length next to one another need the least padding.
+
+        (A `PeftModel` with virtual tokens, which decoding does not support, hands this method to its base model
+        without them. [`generate`] refuses such a model.)
 
         Args:
             prompts (`Iterable`):
@@ -213,6 +224,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         """
         if not isinstance(batch_size, int) or batch_size < 1:
             raise SettingError("batch_size", batch_size, rule="must be a positive integer")
+
         config = resolve(self, generation_config, tokenizer, **kwargs)
         if config.num_return_sequences > 1:
             raise SettingError(
@@ -221,10 +233,34 @@ class DiffusionGenerationMixin(GenerationMixin):
                 rule="is for `generate`: here each prompt has one row",
                 remedy="Repeat a prompt instead.",
             )
+
         hooks = make_hooks(config, logits_processor, stopping_criteria, tokenizer=tokenizer)
         decoder = self.make_decoder(config, hooks, generator_for)
         num_slots = batch_size if self.hides_padding else 1
-        return SlotDecoder(decoder, prompts, num_slots, lambda prompt: check_prompts(prompt, None, config, self)[0])
+
+        def check_prompt(prompt: torch.LongTensor) -> torch.LongTensor:
+            (checked,) = check_prompts(prompt, None, config, self)
+            return checked
+
+        return SlotDecoder(decoder, prompts, num_slots, check_prompt)
+
+    def default_settings(self) -> dict[str, Any]:
+        """Returns the defaults that the attention of the model decides."""
+        if self.attention == "full":
+            return {}
+
+        defaults = {"block_length": self.config.block_length}
+        if hasattr(self.config, "block_origin"):
+            defaults["block_origin"] = self.config.block_origin
+        # Activation checkpointing drops keys and values, so there is no cache then.
+        is_dropped = self.training and self.is_activation_checkpointing
+        if self.is_native and not is_dropped:
+            defaults["cache_implementation"] = "block"
+        return defaults
+
+    def check_settings(self, config: DiffusionGenerationConfig) -> None:
+        """Raises a [`SettingError`] if settings of a resolved configuration contradict one another or the model."""
+        check(config, self)
 
     def make_decoder(
         self,
@@ -249,7 +285,9 @@ class DiffusionGenerationMixin(GenerationMixin):
         config_class = self.generation_config_class
         if given is not None:
             self.generation_config = config_class.from_dict(given.to_dict())
-        elif name_or_path is not None:
+            return
+
+        if name_or_path is not None:
             # Other keywords are of the model's configuration.
             of_file = {name: value for name, value in kwargs.items() if name in _DOWNLOAD}
             try:

@@ -14,7 +14,7 @@ from transformers.utils import CONFIG_NAME, cached_file, logging
 
 from hf_dparallel_rules.settings import SETTINGS, SettingError
 
-from ..generation.compatibility import has_adapter
+from ..generation.adapters import has_adapter
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of, resolve
 from ..generation.inputs import vocabulary_size
 from ..reports import check_is_new, read_json, write_json

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from ..data.chats import encode_chat
-from ..generation.compatibility import active_adapter, set_adapter
+from ..generation.adapters import active_adapter, set_adapter
 from ..generation.configuration import recipe_of
 from .page import make_html
 from .trace import DecodeTrace, trace_decode

@@ -27,7 +27,7 @@ from transformers.utils.loading_report import LoadStateDictInfo
 from hf_dparallel_rules.settings import SETTINGS
 
 from ..exact.gate import acts_on_masks
-from ..generation.compatibility import has_adapter
+from ..generation.adapters import has_adapter
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
 from ..reports import write_json
 

@@ -29,9 +29,10 @@ from hf_dparallel_rules.settings import SETTINGS, SettingError, suggest
 from ..data.chats import encode_chat
 from ..data.messages import read_messages
 from ..data.thoughts import ThoughtMarkers, split_thought
-from ..generation.compatibility import REVISIONS, check, longest_sequence, set_adapter
+from ..generation.adapters import set_adapter
+from ..generation.compatibility import REVISIONS, check
 from ..generation.configuration import DiffusionGenerationConfig, check_chat, resolve
-from ..generation.inputs import check_prompts
+from ..generation.inputs import check_prompts, longest_sequence
 from .engine import Engine, Progress, Prompt, RequestError
 from .json import JsonAnswer, SchemaError, compile_schema
 from .text import IncrementalText, logprobs_to_json

@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from hf_dparallel_rules.certainty import TokenPrediction
 
-from ..generation.compatibility import set_adapter
+from ..generation.adapters import set_adapter
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
 from ..generation.hooks.base import Change, DecodingHook

@@ -11,8 +11,7 @@ from transformers.utils import logging
 
 from ..exact.gate import gate_adapters
 from ..generation import configuration
-from ..generation.compatibility import has_adapter
-from ..generation.inputs import check_virtual_tokens
+from ..generation.adapters import check_virtual_tokens, has_adapter
 from ..models.adapters import check_start
 from ..models.foreign import enable_diffusion_generation
 from ..models.scoring import ScoringMixin
