@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from trl.rewards import accuracy_reward
 
 from hf_dparallel import filter_trajectories, numeric_answer_reward
@@ -75,16 +75,47 @@ def test_numeric_answer_reward_without_a_number_to_compare_with(reference):
         ("-3", -3),
         ("it is 2.50 now", 2.5),
         (".5", 0.5),
+        ("-.5", -0.5),
         ("$.50", 0.5),
+        ("...5", 5),
         ("No.5", 5),
+        ("1,2", 2),
         ("1, 2", 2),
         ("1,2500", 2500),
+        ("1234,567", 567),
+        (r"\boxed{1{,}250}", 1250),
+        (r"\boxed{1\,250\,000}", 1250000),
+        (r"1,\!250", 1250),
+        (r"(1{,}2)", 2),
         ("between 10-15", 15),
         ("5%-10%", 10),
+        ("10 - 15", 15),
+        ("f(x)-4", 4),
+        ("The answer is \u22125.", -5),
+        ("x=\u20135", -5),
+        ("\u22121,250.5", -1250.5),
+        ("pages 10\u201315", 15),
+        ("10 \u2212 15", 15),
+        ("= - 7", -7),
+        ("- 7", -7),
         ("Answers:\n- 7", 7),
+        ("1\u202f250", 1250),
+        ("1 250 000", 1250000),
+        ("1234 567", 567),
+        ("1.5e3", 1500),
+        ("2E-1.", 0.2),
+        ("3e1000000000", 1000000000),
+        ("the answer is 3/4", 0.75),
+        (r"-\frac{3}{4}", -0.75),
+        ("3/0", 0),
         ("on 10/15/2024", 2024),
+        ("2,5", 2.5),
+        ("12,34", 34),
         (r"\boxed{42}. Check: 6 * 7 is right", 42),
+        (r"\boxed{\frac{1}{2}}, not 1", 0.5),
         (r"\boxed{none} 4", 4),
+        ("Answer: 42 (see step 3)", 42),
+        ("It is (about 3).", 3),
         ("x=-4", -4),
         ("3 .", 3),
         ([{"role": "assistant", "content": "The answer is 7 ."}], 7),
@@ -99,7 +130,14 @@ def test_numeric_answer_reward_reads_numbers_as_people_write_them(text, number):
 def test_numbers_of_any_length_are_compared_exactly():
     assert numeric_answer_reward(["9007199254740993"], answer=["9007199254740992"]) == [0.0]
     assert numeric_answer_reward(["9" * 5000], answer=["9" * 5000]) == [1.0]
-    assert numeric_answer_reward(["42.0"], answer=[42]) == [1.0]
+    assert numeric_answer_reward(["1/3", "42.0"], answer=["2/6", 42]) == [1.0, 1.0]
+    assert numeric_answer_reward(["1" * 40 + "2"], answer=["1" * 40 + "3"]) == [0.0]
+
+
+@pytest.mark.parametrize(("written", "other"), [("\u22125", "5"), ("1/4", "3/4"), (r"\frac{1}{2}", "2"), ("1e3", "3")])
+def test_no_number_is_read_as_another(written, other):
+    for completion, answer in ((written, other), (other, written)):
+        assert numeric_answer_reward([completion], answer=[answer]) == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -115,11 +153,30 @@ def test_a_reward_function_gets_the_columns_it_takes(function, message):
         filter_trajectories(rows, make_tokenizer(), function)
 
 
-@pytest.mark.parametrize("count", [2, 6])
-def test_a_reward_function_returns_a_reward_for_each_row(count):
-    with pytest.raises(ValueError, match=f"for each of the 4 completions, got {count} of them"):
-        rows = trajectories_with(["1", "2", "3", "4"])
-        filter_trajectories(rows, make_tokenizer(), lambda completions, **kwargs: [1.0] * count)
+async def asynchronous(completions, **kwargs):
+    return [1.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("function", "got"),
+    [
+        (lambda completions, **kwargs: [1.0] * 2, "2 of them"),
+        (lambda completions, **kwargs: [1.0] * 6, "6 of them"),
+        (lambda completions, **kwargs: 1.0, "float"),
+        (asynchronous, "coroutine"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+def test_a_reward_function_returns_a_reward_for_each_row(function, got):
+    with pytest.raises(ValueError, match=f"for each of the 4 completions, got {got}"):
+        filter_trajectories(trajectories_with(["1", "2", "3", "4"]), make_tokenizer(), function)
+
+
+def test_a_stream_is_refused():
+    rows = trajectories_with(["3 4"], answer=["4"])
+    for given in (rows.to_iterable_dataset(), DatasetDict(train=rows)):
+        with pytest.raises(TypeError, match=rf"must be a `datasets.Dataset`, got {type(given).__name__}"):
+            filter_trajectories(given, make_tokenizer(), numeric_answer_reward)
 
 
 @pytest.mark.parametrize("convert", [list, torch.tensor, tuple])

@@ -4,7 +4,7 @@
 import inspect
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -23,17 +23,32 @@ RewardFunctions = RewardFunction | list[RewardFunction]
 # The column with the reference answer that each reward function reads.
 REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
 
-# A hyphen after a word, a number or a bracket is no sign ("10-15"). Commas separate thousands.
-_NUMBER = re.compile(r"(?:(?<![\w.)%])-)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?:(?<!\w)-)?(?<![\w.])\.\d+")
+# Other spellings of numbers, and the spelling that `_NUMBER` reads. LaTeX writes commas without a space as "{,}". A
+# space may separate thousands. At the beginning of an expression, a space may follow a minus.
+_SPELLINGS = {
+    "[\N{MINUS SIGN}\N{EN DASH}\N{FIGURE DASH}\N{NON-BREAKING HYPHEN}\N{FULLWIDTH HYPHEN-MINUS}]": "-",
+    r"\\[dt]?frac\{(\d+)\}\{(\d+)\}": r"\1/\2",
+    r"(?<=\d)(?:\{,\}|\\[,!]|,\\!|[\u00a0\u2009\u202f ])(?=\d{3}(?!\d))": ",",
+    r"(\A|[=:(]) ?- (?=[\d.])": r"\1-",
+}
+# A hyphen after a word, a number or a bracket is no sign ("10-15"). Commas separate thousands or numbers ("1,2").
+_NUMBER = re.compile(
+    r"(?P<number>(?:(?<![\w.)%])-)?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])\.\d+)"
+    r"(?:[eE][+-]?\d{1,4}(?!\w))?)(?: ?/ ?(?P<divisor>\d+))?"
+)
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
+# A remark at the end: "42 (see step 3)".
+_ASIDE = re.compile(r"\s\((?=[^()]*[a-zA-Z])[^()]*\)[.\s]*\Z")
+_DECIMAL_COMMA = re.compile(r"(?<![\d.,])-?\d+,\d+\Z")
 
 
 def numeric_answer_reward(completions: list[Any], answer: list[Any], **kwargs) -> list[float | None]:
     r"""
     Returns 1.0 for each completion whose last number equals the last number of `answer`, else 0.0.
 
-    Reads answers such as GSM8K's (`"... #### 1,250"`). A number in `\boxed{}` takes precedence. For fractions and
-    mathematics use `trl.rewards.accuracy_reward`.
+    Reads answers such as GSM8K's (`"... #### 1,250"`), fractions, and signs and thousands as people and LaTeX write
+    them. A number in `\boxed{}` takes precedence. A closing remark in parentheses is ignored unless it has the only
+    number. For mathematics beyond single numbers use `trl.rewards.accuracy_reward`.
 
     Args:
         completions (`list[str]` or `list[list[dict]]`):
@@ -53,11 +68,16 @@ def numeric_answer_reward(completions: list[Any], answer: list[Any], **kwargs) -
     [1.0, 0.0, 0.0]
     ```
     """
-    rewards = []
+    rewards: list[float | None] = []
     for completion, reference in zip(completions, answer, strict=True):
         parts = [completion] if isinstance(completion, str) else [message["content"] for message in completion]
         expected = _last_number(str(reference))
-        rewards.append(None if expected is None else float(_last_number("".join(parts)) == expected))
+        if not expected:
+            rewards.append(None)
+            continue
+
+        is_right = not expected.isdisjoint(_last_number("".join(parts)))
+        rewards.append(float(is_right))
     return rewards
 
 
@@ -101,11 +121,12 @@ def score_completions(
     columns |= {"prompts": prompts, "completions": completions}
     by_function = []
     for name, function in _named(reward_funcs):
-        rewards = list(function(**columns))
-        if len(rewards) != len(texts):
+        rewards = function(**columns)
+        if not isinstance(rewards, Iterable) or len(rewards := list(rewards)) != len(texts):
+            got = f"{len(rewards)} of them" if isinstance(rewards, list) else type(rewards).__name__
             raise ValueError(
                 f"The reward function `{name}` must return a reward, or None, for each of the {len(texts)} "
-                f"completions, got {len(rewards)} of them."
+                f"completions, got {got}."
             )
         by_function.append([None if reward is None or math.isnan(reward) else float(reward) for reward in rewards])
     return [min((x for x in of_row if x is not None), default=None) for of_row in zip(*by_function, strict=True)]
@@ -116,7 +137,12 @@ def check_reward_columns(reward_funcs: RewardFunctions, column_names: Sequence[s
     given = sorted({"prompts", "completions", "completion_ids", *column_names} - {"prompt"})
     for name, function in _named(reward_funcs):
         try:
-            inspect.signature(function).bind(**dict.fromkeys(given))
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):
+            continue  # some compiled callables have none
+
+        try:
+            signature.bind(**dict.fromkeys(given))
         except TypeError as error:
             raise ValueError(
                 f"The reward function `{name}` cannot be called with {given}: {error}. Rename the column that it "
@@ -129,9 +155,27 @@ def _named(reward_funcs: RewardFunctions) -> list[tuple[str, RewardFunction]]:
     return [(getattr(function, "__name__", type(function).__name__), function) for function in functions]
 
 
-def _last_number(text: str) -> Decimal | None:
-    """Returns the last number of a text, or of its last `\\boxed{}`; `None` if there is none."""
-    for part in [*reversed(_BOXED.findall(text)), text]:
-        if numbers := _NUMBER.findall(part):
-            return Decimal(numbers[-1].replace(",", ""))
-    return None
+def _last_number(text: str) -> set[Decimal]:
+    """Returns the possible values of the last number of a text, or of its last `\\boxed{}`; none without a number."""
+    for spelling, plain in _SPELLINGS.items():
+        text = re.sub(spelling, plain, text)
+
+    for part in (*reversed(_BOXED.findall(text)), _ASIDE.sub("", text), text):
+        numbers = list(_NUMBER.finditer(part))
+        if numbers:
+            return _readings(numbers[-1])
+    return set()
+
+
+def _readings(number: re.Match) -> set[Decimal]:
+    """Returns the possible values of a number: "2,5" may be the end of a list, 5, or have a decimal comma, 2.5."""
+    value = Decimal(number["number"].replace(",", ""))
+    if number["divisor"]:
+        divisor = Decimal(number["divisor"])
+        value = value / divisor if divisor else divisor
+    readings = {value}
+
+    with_comma = _DECIMAL_COMMA.search(number.string[: number.end()])
+    if with_comma:
+        readings.add(Decimal(with_comma[0].replace(",", ".")))
+    return readings

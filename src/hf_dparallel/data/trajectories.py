@@ -20,6 +20,7 @@ from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.output import DecodedRow
 from .folder import TrajectoryFolder, common_chat_template_kwargs
+from .prompts import check_is_dataset
 from .rewards import RewardFunction, score_completions
 from .thoughts import ThoughtMarkers
 
@@ -142,8 +143,10 @@ def filter_trajectories(
         `datasets.Dataset`: the kept rows, unchanged.
 
     Raises:
+        TypeError: if `dataset` is a stream or has several splits.
         ValueError: if no row is left, or `dataset` has no `completion_ids` or lacks a column of a reward function.
     """
+    check_is_dataset(dataset)
     if "completion_ids" not in dataset.column_names:
         raise ValueError(
             f"`dataset` must have the column `completion_ids`, got {dataset.column_names}. "
