@@ -12,6 +12,7 @@ import sys
 from itertools import islice
 from pathlib import Path
 
+import certainty
 import pytest
 from datasets import Dataset
 from examples.paper import __main__ as paper
@@ -167,6 +168,8 @@ def our_commands(*arguments: str, **variables: str) -> list[list[str]]:
     """The words of those of `hf-dparallel`, and `paper` and the words of `examples.paper`."""
     commands = []
     for words in dry_run(*arguments, **variables):
+        if words[1] in ("benchmarks/certainty.py", "benchmarks/curves.py"):
+            continue
         is_paper = "examples.paper" in words
         ours = ["paper", *words[words.index("examples.paper") + 1 :]] if is_paper else arguments_of_ours(words)
         commands += [ours] if ours is not None else []
@@ -204,6 +207,15 @@ def test_every_command_of_the_ablations_parses(tmp_path, table, num_students):
         parse(training)
         parse(evaluation)
         assert evaluation[evaluation.index("--adapter") + 1] == training[training.index("--output_dir") + 1]
+
+
+@pytest.mark.parametrize(("table", "num_students"), [("table3", 4), ("table4", 5)])
+def test_the_ablations_end_with_curves_of_the_students_that_they_trained(tmp_path, table, num_students):
+    *commands, curves, figures = dry_run("llada-8b", str(tmp_path), table)
+    trained = [words[words.index("--output_dir") + 1] for words in commands if "--dataset_name" in words]
+    args = certainty.parser_of("").parse_args(curves[2:])
+    assert [str(folder) for _, folder in args.adapters] == trained and len(trained) == num_students
+    assert args.students == [] and args.dataset == "gsm8k" and figures[2] == str(args.report)
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,15 @@ ablate() {  # student, further settings of its training
     evaluate "$OUTPUT/$1" "$OUTPUT/$1/evaluation" --tasks "$TASKS" --methods dparallel
 }
 
+# Not in the paper: accuracy against passes over many thresholds, of the model and of its students.
+curves() {  # NAME=FOLDER ...
+    run "$PYTHON" benchmarks/certainty.py --model "$MODEL" --dataset gsm8k --seeds 0 --students --adapters "$@" \
+        --max_new_tokens 256 --batch_size 16 --num_problems "${LIMIT:-400}" \
+        --thresholds 0.1 0.2 0.3 0.45 0.6 0.8 1.0 --teacher_thresholds 0 0.1 0.2 0.3 0.45 0.6 0.8 \
+        --output_dir "$OUTPUT/$TABLE/curves" --report "$OUTPUT/$TABLE/curves.json"
+    run "$PYTHON" benchmarks/curves.py "$OUTPUT/$TABLE/curves.json"
+}
+
 case $TABLE in
     table3)
         TASKS=gsm8k_cot_zeroshot,humaneval
@@ -119,12 +128,16 @@ case $TABLE in
         ablate table3/certainty --consistency_weight 0
         ablate table3/random-masking --masking random
         ablate student
+        curves consistency="$OUTPUT/table3/consistency" certainty="$OUTPUT/table3/certainty" \
+            random-masking="$OUTPUT/table3/random-masking" both="$OUTPUT/student"
         ;;
     table4)
-        TASKS=gsm8k_cot_zeroshot
+        TASKS=gsm8k_cot_zeroshot STUDENTS=()
         for ratio in random 0.25 0.75 1.0 0.5; do
             ablate table4/ratio-$ratio --mask_ratio $ratio --num_train_epochs 1
+            STUDENTS+=("ratio-$ratio=$OUTPUT/table4/ratio-$ratio")
         done
+        curves "${STUDENTS[@]}"
         ;;
     *)
         train "$OUTPUT/student"
