@@ -66,12 +66,14 @@ def measure_certainty(
     """
     # Contiguous, because several places of an expanded tensor share their memory.
     flat = logits.flatten(0, -2).contiguous()
-    size = max(1, (_CHUNK_NUMEL_CPU if logits.device.type == "cpu" else _CHUNK_NUMEL) // logits.shape[-1])
+    numel = _CHUNK_NUMEL_CPU if logits.device.type == "cpu" else _CHUNK_NUMEL
+    size = max(1, numel // logits.shape[-1])
     given = repeat(None) if tokens is None else tokens.flatten().split(size)
-    parts = [_measure(mask_token_id, *of_places) for of_places in zip(flat.split(size), given, strict=False)]
-    columns = parts[0] if len(parts) == 1 else [torch.cat(column) for column in zip(*parts, strict=True)]
-    tokens, confidence, entropy = (column.view(logits.shape[:-1]) for column in columns)
-    return TokenPrediction(tokens, confidence, entropy, logits)
+    chunks = [_measure(mask_token_id, *of_places) for of_places in zip(flat.split(size), given, strict=False)]
+
+    measures = chunks[0] if len(chunks) == 1 else [torch.cat(each) for each in zip(*chunks, strict=True)]
+    tokens, confidence, entropy = (measure.view(logits.shape[:-1]) for measure in measures)
+    return TokenPrediction(tokens=tokens, confidence=confidence, entropy=entropy, logits=logits)
 
 
 def _measure(
@@ -81,7 +83,9 @@ def _measure(
     logits[:, mask_token_id] = -torch.inf
     best, likeliest = logits.max(dim=-1)
     logits[:, mask_token_id] = of_mask
-    tokens = likeliest if tokens is None else tokens
+    if tokens is None:
+        tokens = likeliest
+
     dtype = torch.promote_types(logits.dtype, torch.float32)
     if logits.device.type == "cpu":
         # With one exponential. torch's softmax sums a long row less exactly on CPUs.
@@ -96,4 +100,5 @@ def _measure(
         weights = torch.softmax(logits, dim=-1, dtype=dtype)
         confidence = weights.gather(1, tokens[:, None]).squeeze(1)
         entropy = torch.special.entr(weights).sum(dim=-1)
+
     return tokens, confidence, entropy.masked_fill(of_mask > best, torch.inf)

@@ -53,11 +53,17 @@ def make_rule(config: Any, canvas: Any) -> Callable:
     name = config.commit_rule()
     if name is None:
         return most_confident
-    function, value = RULES[name], getattr(config, name)
+
+    function = RULES[name]
+    value = getattr(config, name)
     remembering = function(config, canvas) if isinstance(function, type) else None
 
     def rule(prediction: Prediction, masked: Tensor) -> Tensor:
-        accepted = remembering(prediction, masked) if remembering else function(prediction, masked, value)
+        if remembering is not None:
+            accepted = remembering(prediction, masked)
+        else:
+            accepted = function(prediction, masked, value)
+
         if config.max_active_blocks > 1:
             accepted = _in_first_block_too(accepted, canvas, prediction, masked)
         if config.min_commits > 1:

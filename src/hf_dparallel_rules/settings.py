@@ -67,8 +67,12 @@ class SettingError(ValueError):
         self.remedy = remedy
 
         shown = repr(value)
-        shown = shown if len(shown) <= 80 else shown[:80] + "..."
-        text = f"`{setting}` {rule}, got {shown}." if rule.startswith("must ") else f"`{setting}={shown}` {rule}."
+        if len(shown) > 80:
+            shown = shown[:80] + "..."
+
+        text = f"`{setting}={shown}` {rule}."
+        if rule.startswith("must "):
+            text = f"`{setting}` {rule}, got {shown}."
         super().__init__(f"{text} {remedy[:1].upper()}{remedy[1:]}".rstrip())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -123,39 +127,56 @@ class Setting:
             return f"one of {self.choices}"
         if self.type not in (int, float):
             return self.noun or "True or False"
-        upper = f" up to {self.maximum:,g}" if self.maximum != _LARGEST else ""
+
+        upper = "" if self.maximum == _LARGEST else f" up to {self.maximum:,g}"
         if self.type is int and not self.noun:
-            return ("a positive integer" if self.minimum == 1 else "0 or a positive integer") + upper
-        upper = upper and f" and{upper}"
-        return f"{self.noun or 'a number'} {'above' if self.above_minimum else 'of at least'} {self.minimum:g}{upper}"
+            return "a positive integer" + upper if self.minimum == 1 else "0 or a positive integer" + upper
+
+        lower = "above" if self.above_minimum else "of at least"
+        text = f"{self.noun or 'a number'} {lower} {self.minimum:g}"
+        if upper:
+            text += f" and{upper}"
+        return text
 
     def read(self, value: Any) -> Any:
         """Returns a value as a type of Python, or raises a [`SettingError`] if it is not allowed."""
         if value is None:
             return None
+
         # Scalars and arrays of numpy and torch become numbers and lists.
         value = _as_python(value)
         if self.type is dict and isinstance(value, str):
             with suppress(ValueError):
                 value = json.loads(value)
+
         if not self._allows(value):
-            limit = f" (and at most {_LARGEST:,})" if self.maximum == _LARGEST and self.type in (int, float) else ""
+            has_no_limit = self.maximum == _LARGEST and self.type in (int, float)
+            limit = f" (and at most {_LARGEST:,})" if has_no_limit else ""
             raise SettingError(self.name, value, rule=f"must be {self.rule}{limit}")
+
+        if self.default == [] and value == "":
+            return []
         if self.default == [] and not isinstance(value, list):
-            return [value] if value != "" else []
-        return float(value) if self.type is float else value
+            return [value]
+        if self.type is float:
+            return float(value)
+        return value
 
     def _allows(self, value: Any) -> bool:
         if self.choices:
             return isinstance(value, str) and value in self.choices
+
         if self.type in (int, float):
             # Also no infinity and no NaN: neither arithmetic in float32 nor memory would be safe.
-            is_number = isinstance(value, int | float if self.type is float else int) and not isinstance(value, bool)
+            is_number = isinstance(value, (int, self.type)) and not isinstance(value, bool)
             in_range = is_number and self.minimum <= value <= self.maximum
             return in_range and not (self.above_minimum and value == self.minimum)
+
         if get_origin(self.type) is list:
             (item_type,) = get_args(self.type)
-            return all(_allows_item(item, item_type) for item in (value if isinstance(value, list) else [value]))
+            items = value if isinstance(value, list) else [value]
+            return all(_allows_item(item, item_type) for item in items)
+
         return isinstance(value, self.type)
 
 
@@ -166,13 +187,17 @@ def settings_of(*groups: str) -> tuple[str, ...]:
 
 def suggest(name: str, known: Collection[str] = ()) -> str:
     """Returns a hint at the `known` name (by default, of a setting) that an unknown one means, or an empty text."""
-    known, ours = known or SETTINGS, OUR_NAMES.get(name, "")
+    known = known or SETTINGS
+    ours = OUR_NAMES.get(name, "")
     if ours is None:
         return f"Remove `{name}`."
     if ours.split(" or ")[0] in known:
         return f"Use `{ours.replace(' or ', '` or `')}` for `{name}`."
+
     close = get_close_matches(name, known, n=1)
-    return f"Did you mean `{close[0]}`?" if close else ""
+    if close:
+        return f"Did you mean `{close[0]}`?"
+    return ""
 
 
 def _allows_item(item: Any, type_: Any) -> bool:
@@ -184,7 +209,9 @@ def _allows_item(item: Any, type_: Any) -> bool:
 def _as_python(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_as_python(item) for item in value]
-    return value.tolist() if hasattr(value, "tolist") else value
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return value
 
 
 # fmt: off

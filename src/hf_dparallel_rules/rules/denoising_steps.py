@@ -16,10 +16,14 @@ class Schedule:
     def __init__(self, config: Any, canvas: Any):
         self.canvas = canvas
         self.order = config.commit_order
-        length, block_length, steps = config.max_new_tokens, config.block_length, config.denoising_steps
+        length = config.max_new_tokens
+        block_length = config.block_length
+        steps = config.denoising_steps
         if canvas.layout.whole_blocks and length % block_length:
             # One schedule for all blocks: the last has masks after the answer.
-            steps, length = round(steps * block_length / length), block_length
+            steps = round(steps * block_length / length)
+            length = block_length
+
         self.counts = scheduled_counts(length, block_length, steps)
         self._table: Tensor | None = None
 
@@ -28,10 +32,13 @@ class Schedule:
             longest = max(map(len, self.counts))
             rows = [count + count[-1:] * (longest - len(count)) for count in self.counts]
             self._table = masked.new_tensor(rows, dtype=self.canvas.nfe.dtype)
+
         block = self.canvas.open_from.clamp(max=len(self.counts) - 1)
-        count = self._table[block, self.canvas.step_in_block.clamp(max=self._table.shape[1] - 1)]
-        from_left = self.order == "left_to_right"
-        return commit_by_count(-prediction.columns.float() if from_left else prediction.confidence, masked, count)
+        step = self.canvas.step_in_block.clamp(max=self._table.shape[1] - 1)
+        order = prediction.confidence
+        if self.order == "left_to_right":
+            order = -prediction.columns.float()
+        return commit_by_count(order, masked, self._table[block, step])
 
 
 def scheduled_counts(max_new_tokens: int, block_length: int, denoising_steps: int) -> list[list[int]]:
@@ -41,11 +48,16 @@ def scheduled_counts(max_new_tokens: int, block_length: int, denoising_steps: in
     block are spread evenly over its steps (https://huggingface.co/papers/2502.09992).
     """
     lengths = [min(block_length, max_new_tokens - start) for start in range(0, max_new_tokens, block_length)]
-    further_steps, further_tokens = denoising_steps - len(lengths), max_new_tokens - len(lengths)
-    counts, given, tokens = [], 0, 0
+    further_steps = denoising_steps - len(lengths)
+    further_tokens = max_new_tokens - len(lengths)
+
+    counts = []
+    num_given = 0
+    num_tokens = 0
     for length in lengths:
-        tokens += length - 1
-        until_here = -(-further_steps * tokens // further_tokens) if further_tokens else 0
-        steps, given = 1 + until_here - given, until_here
-        counts.append([length // steps + (step < length % steps) for step in range(steps)])
+        num_tokens += length - 1
+        num_until_here = -(-further_steps * num_tokens // max(further_tokens, 1))
+        num_steps = 1 + num_until_here - num_given
+        num_given = num_until_here
+        counts.append([length // num_steps + (step < length % num_steps) for step in range(num_steps)])
     return counts
