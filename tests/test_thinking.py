@@ -3,11 +3,13 @@
 
 import io
 import json
+import re
 import sys
 
 import pytest
+import torch
 from datasets import Dataset
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hf_dparallel import (
@@ -17,6 +19,7 @@ from hf_dparallel import (
     evaluate_decoding,
     filter_trajectories,
     generate_trajectories,
+    numeric_answer_reward,
 )
 from hf_dparallel.data.rewards import score_completions
 from hf_dparallel.data.thoughts import ThoughtMarkers
@@ -26,7 +29,9 @@ from hf_dparallel.generation.answerer import Answerer
 from hf_dparallel.hub.card import make_card
 from hf_dparallel.inspection.play import Pair
 from hf_dparallel.serving.api import ServedModel
+from hf_dparallel.serving.text import IncrementalText
 from hf_dparallel_cli import main
+from hf_dparallel_cli.answer_streamer import AnswerStreamer
 
 from .helpers import lora, make_llada, refuses, write_jsonl
 from .serving.helpers import running
@@ -178,32 +183,41 @@ def test_a_student_is_saved_with_what_its_data_were_rendered_with(tmp_path, rend
     assert callback.answerer.config.chat_template_kwargs == OFF["chat_template_kwargs"] and set(rendered) == {False}
 
 
-MARKERS = ThoughtMarkers("<think>", "</think>")
+CLOSED, OPEN = ThoughtMarkers("<think>", "</think>"), ThoughtMarkers("<think>", "</think>", is_open=True)
 TEXTS = {
-    "<think>\nWe add.\n</think>\n\nIt is 7.": ("We add.", "It is 7."),
-    "<think>\n\n</think>\n\nIt is 7.": ("", "It is 7."),
-    "<think>We add": ("We add", ""),
-    "It is 7.": ("", "It is 7."),
-    " <thin ice": ("", " <thin ice"),
-    "<think>a < b </thin </think>c": ("a < b </thin", "c"),
+    (CLOSED, "<think>\nWe add.\n</think>\n\nIt is 7."): ("We add.", "It is 7."),
+    (CLOSED, "<think>\n\n</think>\n\nIt is 7."): ("", "It is 7."),
+    (CLOSED, "<think>We add"): ("We add", ""),
+    (CLOSED, "It is 7."): ("", "It is 7."),
+    (CLOSED, " <thin ice"): ("", " <thin ice"),
+    (CLOSED, "<think>a < b </thin </think>c"): ("a < b </thin", "c"),
+    (CLOSED, "<think>a <think>b</think> c <think>d</think>e"): ("a <think>b", "c <think>d</think>e"),
+    (OPEN, "We add.</think>It is 7."): ("We add.", "It is 7."),
+    # The model opens the thought again that the prompt has opened.
+    (OPEN, "<think>\nWe add.\n</think>\n\nIt is 7."): ("We add.", "It is 7."),
+    (OPEN, "\n<think>We <think> add.</think>It is 7."): ("We <think> add.", "It is 7."),
+    (OPEN, " <thin ice</think>It is 7."): ("<thin ice", "It is 7."),
+    (OPEN, "<think"): ("<think", ""),
+    (OPEN, "</think>It is 7."): ("", "It is 7."),
 }
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_a_thought_is_told_from_the_answer(text):
-    assert MARKERS.split(text) == TEXTS[text]
-    before = ("", "")
-    for length in range(len(text)):
-        parts = MARKERS.split(text[:length], is_whole=False)
-        assert all(now.startswith(then) for then, now in zip(before, parts, strict=True))
-        before = parts
-    assert all(whole.startswith(part) for part, whole in zip(before, TEXTS[text], strict=True))
+@pytest.mark.parametrize(("markers", "text"), TEXTS)
+def test_a_thought_is_told_from_the_answer(markers, text):
+    """A stream tells the same, character by character."""
+    assert markers.split(text) == TEXTS[markers, text]
+    told = ("", "")
+    for length in range(len(text) + 1):
+        parts = markers.split(text[:length], is_whole=False)
+        assert all(now.startswith(before) for before, now in zip(told, parts, strict=True))
+        told = parts
+    assert all(whole.startswith(part) for part, whole in zip(told, TEXTS[markers, text], strict=True))
 
 
 def test_the_markers_are_those_of_the_template_or_given():
     tokenizer = make_tokenizer()
     assert ThoughtMarkers.of(tokenizer) == ThoughtMarkers("<think>", "</think>", is_open=True)
-    assert ThoughtMarkers.of(tokenizer, None, {"enable_thinking": False}) == MARKERS
+    assert ThoughtMarkers.of(tokenizer, None, {"enable_thinking": False}) == CLOSED
     assert ThoughtMarkers.of(tokenizer, ["((", "))"]) == ThoughtMarkers("((", "))")
     assert ThoughtMarkers("<think>", "</think>", is_open=True).split("a</think>b") == ("a", "b")
     tokenizer.chat_template = "{{ messages }}"
@@ -223,6 +237,61 @@ def test_rewards_see_the_answer_only():
     score_completions(rows, tokenizer, reward, ThoughtMarkers.of(tokenizer))
     filter_trajectories(rows, tokenizer, reward)
     assert seen == ["9", "9"]
+
+
+# A pair that is one token each, and one whose tokens are a part of a marker, as in gpt-oss.
+SPECIAL = {
+    "one token": ("[THINK]", "[/THINK]"),
+    "several tokens": ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+}
+
+
+def tokenizer_of_characters(markers: tuple[str, str], is_special: bool) -> PreTrainedTokenizerFast:
+    """A tokenizer of characters and of the markers' tokens, in which only `</s>` ends an answer."""
+    words = [chr(code) for code in range(32, 127)]
+    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="?"))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Split("", "isolated"), decoders.Fuse()
+    tokens = re.findall(r"<\|\w+\|>|\[/?THINK\]", "".join(markers))
+    backend.add_tokens([AddedToken(token, special=is_special, normalized=False) for token in dict.fromkeys(tokens)])
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{# [THINK][/THINK] #}"
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>", "mask_token": "<mask>"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=template, **special)
+
+
+@pytest.mark.parametrize("is_special", [True, False])
+@pytest.mark.parametrize("name", SPECIAL)
+def test_markers_that_are_special_tokens_are_read_before_those_are_dropped(name, is_special, capsys):
+    begin, end = SPECIAL[name]
+    tokenizer = tokenizer_of_characters((begin, end), is_special)
+    ids = [*tokenizer(f"{begin}7 or 9{end}<s>5")["input_ids"], tokenizer.eos_token_id]
+    given = None if name == "one token" else [begin, end]
+    markers = ThoughtMarkers.of(tokenizer, given)
+
+    # The server, with every number of tokens sent before the last ones.
+    for sent in range(len(ids)):
+        text = IncrementalText(tokenizer, markers=markers)
+        text.add(ids[:sent])
+        assert "<s>" not in text.text
+        text.add(ids[sent:], is_last=True)
+        assert markers.split(text.text) == ("7 or 9", "5")
+
+    # Rewards. Answers to plain texts have no thoughts.
+    chat = Dataset.from_list([CHATS[0] | {"answer": "5", "completion_ids": ids}])
+    assert len(filter_trajectories(chat, tokenizer, numeric_answer_reward, thought_markers=given)) == 1
+    seen = []
+    plain = Dataset.from_list([{"prompt": "5 6", "completion_ids": ids}])
+    score_completions(plain, tokenizer, lambda completions, **kwargs: seen.extend(completions) or [1.0], markers)
+    assert seen == [tokenizer.decode(ids, skip_special_tokens=True)]
+
+    # The command line.
+    model = make_llada(vocab_size=len(tokenizer), mask_token_id=tokenizer.mask_token_id)
+    streamer = AnswerStreamer(Answerer(model, tokenizer, DiffusionGenerationConfig(thought_markers=given)))
+    streamer.put(torch.tensor([[1, 2]]))
+    for token in ids:
+        streamer.put(torch.tensor([token]))
+    streamer.end()
+    assert streamer.shown == ("7 or 9", "5")
+    assert capsys.readouterr().out == "7 or 9\n\n5\n"
 
 
 def ending_inside(model) -> tuple[PreTrainedTokenizerFast, str, str]:

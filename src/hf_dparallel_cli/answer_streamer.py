@@ -8,7 +8,8 @@ import click
 import torch
 from transformers import TextStreamer
 
-from hf_dparallel.data.thoughts import ThoughtMarkers, split_thought
+from hf_dparallel.data.texts import decode_without
+from hf_dparallel.data.thoughts import ThoughtMarkers, hidden_tokens, split_thought
 from hf_dparallel.generation.answerer import Answerer
 
 
@@ -21,20 +22,33 @@ class AnswerStreamer(TextStreamer):
     """
 
     def __init__(self, answerer: Answerer):
-        super().__init__(answerer.tokenizer, skip_prompt=True, skip_special_tokens=True)
-        config = answerer.config
-        self.markers = ThoughtMarkers.of(self.tokenizer, config.thought_markers, config.chat_template_kwargs)
-        self.text, self.shown = "", ("", "")
+        super().__init__(answerer.tokenizer, skip_prompt=True, skip_special_tokens=False)
+        self.markers = markers_of(answerer)
+        self.hidden = torch.tensor(sorted(hidden_tokens(answerer.tokenizer, self.markers)), dtype=torch.long)
+        self.text = ""
+        self.shown = ("", "")
+
+    def put(self, value: torch.Tensor) -> None:
+        """Takes the prompt, then tokens that are decided. Special ones are no text, but for markers of thoughts."""
+        is_hidden = torch.isin(value.cpu(), self.hidden)
+        super().put(value if self.next_tokens_are_prompt else value.cpu()[~is_hidden])
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         """Prints decided text."""
         self.text += text
-        before, self.shown = self.shown, split_thought(self.markers, self.text, stream_end)
+        before = self.shown
+        self.shown = split_thought(self.markers, self.text, stream_end)
         thought, new = (now[len(then) :] for then, now in zip(before, self.shown, strict=True))
         if thought:
             click.secho(thought, dim=True, nl=False)
         is_first = bool(new and self.shown[0] and not before[1])
         super().on_finalized_text("\n\n" * is_first + new, stream_end)
+
+
+def markers_of(answerer: Answerer) -> ThoughtMarkers | None:
+    """Returns the markers of the thoughts in the answers."""
+    config = answerer.config
+    return ThoughtMarkers.of(answerer.tokenizer, config.thought_markers, config.chat_template_kwargs)
 
 
 def answer(
@@ -52,8 +66,9 @@ def answer(
     )
     # An infilled prompt is its own answer.
     begin = 0 if answerer.config.is_infilling else len(prompt_ids)
+    hidden = hidden_tokens(answerer.tokenizer, markers_of(answerer))
     return {
-        "text": answerer.tokenizer.decode(out.sequences[0, begin:], skip_special_tokens=True),
+        "text": decode_without(answerer.tokenizer, out.sequences[0, begin:].tolist(), hidden),
         **{name: getattr(out, name).item() for name in ("nfe", "tokens_per_forward", "num_revisions")},
         "latency_s": time.perf_counter() - start,
     }

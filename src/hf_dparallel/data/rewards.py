@@ -12,7 +12,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ..environment import require
 from .prompts import has_texts, read_prompts
-from .thoughts import ThoughtMarkers, split_thought
+from .texts import decode_without
+from .thoughts import ThoughtMarkers, hidden_tokens, split_thought
 
 
 if TYPE_CHECKING:
@@ -113,19 +114,26 @@ def score_completions(
     check_reward_columns(reward_funcs, dataset.column_names)
     columns = {name: dataset[name][:] for name in dataset.column_names if name != "prompt"}
     prompts = read_prompts(dataset)
-    texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in columns["completion_ids"]]
-    completions = [
-        text if isinstance(prompt, str) else [{"role": "assistant", "content": split_thought(markers, text)[1]}]
-        for prompt, text in zip(prompts, texts, strict=True)
-    ]
-    columns |= {"prompts": prompts, "completions": completions}
+    without_thought = hidden_tokens(tokenizer, markers)
+    of_plain_text = hidden_tokens(tokenizer)
+    completions: list[Any] = []
+    for prompt, ids in zip(prompts, columns["completion_ids"], strict=True):
+        if isinstance(prompt, str):
+            completions.append(decode_without(tokenizer, ids, of_plain_text))
+            continue
+
+        text = decode_without(tokenizer, ids, without_thought)
+        completions.append([{"role": "assistant", "content": split_thought(markers, text)[1]}])
+    columns["prompts"] = prompts
+    columns["completions"] = completions
+
     by_function = []
     for name, function in _named(reward_funcs):
         rewards = function(**columns)
-        if not isinstance(rewards, Iterable) or len(rewards := list(rewards)) != len(texts):
+        if not isinstance(rewards, Iterable) or len(rewards := list(rewards)) != len(prompts):
             got = f"{len(rewards)} of them" if isinstance(rewards, list) else type(rewards).__name__
             raise ValueError(
-                f"The reward function `{name}` must return a reward, or None, for each of the {len(texts)} "
+                f"The reward function `{name}` must return a reward, or None, for each of the {len(prompts)} "
                 f"completions, got {got}."
             )
         by_function.append([None if reward is None or math.isnan(reward) else float(reward) for reward in rewards])

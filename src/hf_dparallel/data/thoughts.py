@@ -10,6 +10,8 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_dparallel_rules.settings import SettingError
 
+from .texts import num_begun
+
 
 # As chat templates write them.
 _KNOWN = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
@@ -35,10 +37,12 @@ class ThoughtMarkers:
             raise SettingError(
                 "thought_markers", given, rule="must be a list of two strings", remedy="Give beginning and end."
             )
+
         template = str(tokenizer.chat_template or "")
         pairs = [tuple(given)] if given else [pair for pair in _KNOWN if pair[1] in template]
         if not pairs:
             return None
+
         begin, end = pairs[0]
         prompt = ""
         with suppress(Exception):  # a template is a program, which may refuse this chat
@@ -53,17 +57,29 @@ class ThoughtMarkers:
     def split(self, text: str, is_whole: bool = True) -> tuple[str, str]:
         """Returns thought and answer. Of a text that is not whole, later text only adds to both of them."""
         start = text.lstrip()
+        if not is_whole and self.begin.startswith(start):
+            return "", ""
         if not self.is_open and not start.startswith(self.begin):
-            is_undecided = not is_whole and self.begin.startswith(start)
-            return "", "" if is_undecided else text
+            return "", text
+
+        # A model may open a thought again that the prompt has opened.
         thought, end, answer = start.removeprefix(self.begin).partition(self.end)
         if not end and not is_whole:
             # Its last characters may become the marker, or be spaces before it.
-            held = (size for size in range(len(self.end) - 1, 0, -1) if thought.endswith(self.end[:size]))
-            thought = thought[: len(thought) - next(held, 0)]
+            thought = thought[: len(thought) - num_begun(thought, [self.end])]
         return thought.strip(), answer.lstrip()
 
 
 def split_thought(markers: ThoughtMarkers | None, text: str, is_whole: bool = True) -> tuple[str, str]:
     """Returns thought and answer, all of which is answer without markers."""
     return ("", text) if markers is None else markers.split(text, is_whole)
+
+
+def hidden_tokens(tokenizer: PreTrainedTokenizerBase, markers: ThoughtMarkers | None = None) -> set[int]:
+    """Returns the special tokens, which are no part of the text of an answer, without those that mark its thought."""
+    shown = "" if markers is None else markers.begin + markers.end
+    hidden = set()
+    for token_id, token in tokenizer.added_tokens_decoder.items():
+        if token.special and token.content not in shown:
+            hidden.add(token_id)
+    return hidden

@@ -22,7 +22,8 @@ from ..generation.output import DecodedRow
 from .folder import TrajectoryFolder, common_chat_template_kwargs
 from .prompts import check_is_dataset
 from .rewards import RewardFunction, score_completions
-from .thoughts import ThoughtMarkers
+from .texts import decode_without
+from .thoughts import ThoughtMarkers, hidden_tokens
 
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def filter_trajectories(
     kept = [row for row, reward in enumerate(rewards) if reward is not None and reward >= min_reward]
     logger.info(f"Kept {len(kept)} of {len(dataset)} trajectories, dropped {len(dataset) - len(kept)}.")
     if not kept:
-        first = tokenizer.decode(dataset[0]["completion_ids"], skip_special_tokens=True)
+        first = decode_without(tokenizer, dataset[0]["completion_ids"], hidden_tokens(tokenizer, markers))
         raise ValueError(
             f"None of {len(dataset)} trajectories has a reward of at least `min_reward={min_reward}`. The first "
             f"completion is {first[:200]!r}. Check that its answer has the form that the reward function reads."

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.texts import text_after
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.layout import Layout
@@ -125,7 +126,7 @@ def _text_of(tokenizer: PreTrainedTokenizerBase, token: int, before: int | None 
 
     The token before decides in some tokenizers whether a text begins with a space.
     """
-    first = "" if before is None else tokenizer.decode([before])
-    text = tokenizer.decode([token] if before is None else [before, token])[len(first) :]
-    is_whole = text and "\N{REPLACEMENT CHARACTER}" not in first + text
+    known = [] if before is None else [before]
+    text = text_after(tokenizer.decode, known, token)
+    is_whole = text and "\N{REPLACEMENT CHARACTER}" not in text
     return text if is_whole else str(tokenizer.convert_ids_to_tokens(token))

@@ -275,7 +275,7 @@ class Completion:
             json=schema,
             num_logprobs=body.top_logprobs if body.logprobs else None,
         )
-        self.text = IncrementalText(tokenizer, body.stop or config.stop_strings)
+        self.text = IncrementalText(tokenizer, body.stop or config.stop_strings, self._markers)
         self.nfe = 0
         self.finish_reason: str | None = None
         # What the client is told: the thought, the text without it and calls, the calls, and the log-probabilities.

@@ -8,6 +8,8 @@ from typing import Any
 from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedTokenizerBase
 
+from ..data.texts import num_begun, text_after
+from ..data.thoughts import ThoughtMarkers, hidden_tokens
 from .engine import TokenLogprobs
 
 
@@ -22,13 +24,17 @@ class IncrementalText:
         is_stopped (`bool`): whether a stop string has ended the text.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()):
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = (), markers: ThoughtMarkers | None = None
+    ):
+        """Special tokens are left out, but for the `markers` of thoughts, by default those of the chat template."""
         self.text = ""
         self.tokens: list[int] = []
         self.is_stopped = False
         self.tokenizer = tokenizer
         self.stop = stop
-        self._stream = DecodeStream(skip_special_tokens=True)
+        self._hidden = hidden_tokens(tokenizer, markers or ThoughtMarkers.of(tokenizer))
+        self._stream = DecodeStream(skip_special_tokens=False)
         # Its end may become a stop string.
         self._decoded = ""
 
@@ -36,21 +42,21 @@ class IncrementalText:
         """Adds tokens, up to the one that completes a stop string; the last ones with half a character at the end."""
         for token in tokens:
             self.tokens.append(token)
+            if token in self._hidden:
+                continue
+
             self._decoded += self._stream.step(self.tokenizer.backend_tokenizer, token) or ""
             places = [place for stop in self.stop if (place := self._decoded.find(stop)) >= 0]
             if places:
-                self.is_stopped, self.text = True, self._decoded[: min(places)]
+                self.is_stopped = True
+                self.text = self._decoded[: min(places)]
                 return
+
         if is_last:
-            self.text = self.tokenizer.backend_tokenizer.decode(self.tokens, skip_special_tokens=True)
+            shown = [token for token in self.tokens if token not in self._hidden]
+            self.text = self.tokenizer.backend_tokenizer.decode(shown, skip_special_tokens=False)
         else:
             self.text = self._decoded[: len(self._decoded) - num_begun(self._decoded, self.stop)]
-
-
-def num_begun(text: str, strings: Iterable[str]) -> int:
-    """Counts the last characters of a text that are the beginning of one of the strings, without its end."""
-    lengths = ((string, length) for string in strings for length in range(1, min(len(string), len(text) + 1)))
-    return max((length for string, length in lengths if text.endswith(string[:length])), default=0)
 
 
 def logprobs_to_json(
@@ -61,11 +67,16 @@ def logprobs_to_json(
     Special tokens are not part of the text of an answer and have no bytes; parts of a character have `None`.
     """
 
+    decode = partial(tokenizer.backend_tokenizer.decode, skip_special_tokens=True)
+    added = tokenizer.added_tokens_decoder
+
     def entry(token_id: int, logprob: float) -> dict[str, Any]:
-        text, added = _following(tokenizer, before, token_id), tokenizer.added_tokens_decoder.get(token_id)
+        text = text_after(decode, before, token_id)
         content = None if "\ufffd" in text else list(text.encode())
+        if not text and token_id in added:
+            text = added[token_id].content
         # JSON has no minus infinity.
-        return {"token": text or (added.content if added else ""), "bytes": content, "logprob": max(logprob, -9999.0)}
+        return {"token": text, "bytes": content, "logprob": max(logprob, -9999.0)}
 
     entries = []
     for token, measured in tokens:
@@ -73,10 +84,3 @@ def logprobs_to_json(
         entries.append(entry(token, measured.logprob) | {"top_logprobs": likeliest})
         before = [token]
     return entries
-
-
-def _following(tokenizer: PreTrainedTokenizerBase, before: list[int], token: int) -> str:
-    """Returns the text of a token after another one, which decides whether it begins with a space."""
-    decode = partial(tokenizer.backend_tokenizer.decode, skip_special_tokens=True)
-    text = decode(before)
-    return decode([token]) if text.endswith("\ufffd") else decode([*before, token])[len(text) :]

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from ..data.texts import num_begun
 from .json import TAGS
-from .text import num_begun
 
 
 _BEGIN, _END = TAGS

@@ -25,7 +25,8 @@ from transformers import (
 from hf_dparallel_rules.settings import Setting
 
 from ...data.chats import encode_text
-from ...data.thoughts import ThoughtMarkers, split_thought
+from ...data.texts import decode_without
+from ...data.thoughts import ThoughtMarkers, hidden_tokens, split_thought
 from ...environment import join_processes
 from ...generation.answerer import Answerer
 from ...generation.configuration import DiffusionGenerationConfig, check_chat, resolve
@@ -203,8 +204,10 @@ class DiffusionHarnessLM(TemplateLM):
             if until:
                 tokens = stop.cut(tokens)
             cost = DecodingCost.of_tokens(tokens, row.nfe, config.eos_token_ids, row.seconds)
-            text = self.tokenizer.decode(tokens[: cost.num_answer_tokens], skip_special_tokens=True)
-            _, text = split_thought(self._markers if self._chats else None, text)
+            markers = self._markers if self._chats else None
+            hidden = hidden_tokens(self.tokenizer, markers)
+            text = decode_without(self.tokenizer, tokens[: cost.num_answer_tokens], hidden)
+            _, text = split_thought(markers, text)
             yield name, postprocess_generated_text(text, list(until), None), cost
 
     def _loglikelihood_tokens(
