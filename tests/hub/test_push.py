@@ -82,7 +82,7 @@ def test_the_tokenizer_is_uploaded_if_it_is_in_the_folder(hub, adapter):
     assert 'AutoTokenizer.from_pretrained("user/with"' in card_of(hub, "user/with").text
 
 
-@pytest.mark.parametrize("local", [str(TEACHER), "adapter", "/nowhere/llada", r"C:\models\llada"])
+@pytest.mark.parametrize("local", [str(TEACHER), "adapter", "/nowhere/llada", r"C:\models\llada", "demo"])
 def test_a_base_in_a_local_folder_is_refused_or_replaced(hub, adapter, local, monkeypatch):
     monkeypatch.chdir(adapter.parent)
     edit_json(adapter / "adapter_config.json", base_model_name_or_path=local)
@@ -95,6 +95,15 @@ def test_a_base_in_a_local_folder_is_refused_or_replaced(hub, adapter, local, mo
     assert json.loads(files["adapter_config.json"])["base_model_name_or_path"] == BASE
     assert BASE.encode() in files["README.md"]
     assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == local
+
+
+def test_a_copy_of_the_bundled_student_names_a_base_that_others_can_load(hub, tmp_path):
+    copy = shutil.copytree(STUDENT, tmp_path / "copy")
+    with pytest.raises(ValueError, match="`base_model` is 'demo', .* has to be pushed first"):
+        push_model_to_hub(copy, "user/copy")
+    push_model_to_hub(TEACHER, BASE)
+    push_model_to_hub(copy, "user/copy", base_model=BASE)
+    assert run_card(card_of(hub, "user/copy"))
 
 
 def test_a_folder_without_a_recipe_is_refused_or_completed(hub, tmp_path):

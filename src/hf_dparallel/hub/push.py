@@ -145,17 +145,22 @@ def check_base_model(name: str | None) -> str:
     """Returns the name of an adapter's base model. Raises a `ValueError` unless it is a name on the Hub."""
     if name is None or hub_name(name) is None:
         raise ValueError(
-            f"`base_model` is {name!r}, a folder of this machine or no name of a repository, so that nobody else "
-            "could use the adapter. Name it as it is called on the Hub: `base_model=` (`--base_model "
-            "GSAI-ML/LLaDA-8B-Instruct`)."
+            f"`base_model` is {name!r}, a folder of this machine or no name of a repository (OWNER/NAME), so that "
+            "nobody else could use the adapter. Name it as it is called on the Hub, where a base of yours has to be "
+            "pushed first: `base_model=` (`--base_model GSAI-ML/LLaDA-8B-Instruct`)."
         )
     return name
 
 
 def hub_name(name: str) -> str | None:
-    """Returns a name if a repository on the Hub can have it; `None` for a folder of this machine."""
+    """Returns a name if a repository on the Hub can have it; `None` for a folder of this machine.
+
+    A name without an owner is one of the commands, "demo", that no repository has.
+    """
     try:
         validate_repo_id(name)
     except HFValidationError:
         return None
-    return None if Path(name).exists() else name
+    if "/" not in name or Path(name).exists():
+        return None
+    return name
