@@ -4,6 +4,8 @@
 import json
 
 import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.inspection.page import write_page
@@ -103,6 +105,26 @@ def test_two_decodes_are_stepped_through_together(driver, tmp_path, window):
             [f"{100 * p:.1f}", "%", *name.split()] for name, p in prediction.candidates if p >= 0.0005
         ]
     assert driver.execute_script("return document.documentElement.scrollWidth") <= window.get("width", 1200)
+    check_logs(driver)
+
+
+def test_candidates_are_reached_by_keyboard(driver, tmp_path):
+    open_page(driver, tmp_path / "page.html", [make_trace(), make_trace()])
+
+    def press(*keys) -> str:
+        ActionChains(driver).send_keys(*keys).perform()
+        return texts(driver, "#details")[0].split("\n")[0]
+
+    driver.execute_script("document.querySelector('summary').focus()")
+    assert press(Keys.TAB) == "Position 1: masked"
+    # At the ends they stay.
+    assert press(Keys.ARROW_LEFT) == "Position 1: masked"
+    assert press(Keys.ARROW_RIGHT) == "Position 2: committed in pass 1"
+    assert press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT) == "Position 3: committed in pass 1"
+    # One stop for each decode: the prompt of the next one, then its first token.
+    assert press(Keys.TAB, Keys.TAB) == "Position 1: masked"
+    assert press(Keys.SHIFT, Keys.TAB, Keys.TAB, Keys.NULL) == "Position 3: committed in pass 1"
+    assert texts(driver, "#shown") == ["1 of 2"]
     check_logs(driver)
 
 
