@@ -45,14 +45,29 @@ def test_both_answer():
         pair.answer(QUESTION)
 
 
-def test_settings_that_do_not_fit_are_errors_on_the_page(page):
+@pytest.mark.parametrize(
+    ("question", "threshold", "length", "message"),
+    [
+        (" ", 0.5, 64, "Ask a question first"),
+        (QUESTION, -1, 64, "`entropy_threshold` must be"),
+        ("pens " * 800, 0.5, 64, "more than the 768 that the model was trained for. Shorten one of them."),
+        ("pens " * 300, 0.5, 512, "more than the 768"),
+    ],
+)
+def test_what_cannot_be_answered_is_an_error_on_the_page_alone(page, question, threshold, length, message):
     import gradio as gr
 
     (answer,) = (each.fn for each in page.fns.values() if each.api_name == "answer")
-    with pytest.raises(gr.Error, match="Ask a question first"):
-        answer(" ", 0.5, 64)
-    with pytest.raises(gr.Error, match="`entropy_threshold` must be"):
-        answer(QUESTION, -1, 64)
+    with pytest.raises(gr.Error, match=message) as refused:
+        answer(question, threshold, length)
+    assert refused.value.print_exception is False
+
+
+def test_an_answer_has_limited_time(monkeypatch):
+    monkeypatch.setattr(play, "_SECONDS", 0)
+    base, _ = Pair(demo.STUDENT).answer(QUESTION, max_new_tokens=64)
+    # Time is looked at when a token is final. The first of the base model is, after one pass.
+    assert base.nfe == 1
 
 
 def test_files_of_the_space():

@@ -107,14 +107,19 @@ class Answerer:
             for answer in answers.as_completed(raise_errors):
                 yield numbered[answer.index][0], answer
 
-    def decode(self, prompts: Sequence[list[int]], description: str | None = None) -> DiffusionGenerationOutput:
+    def decode(
+        self,
+        prompts: Sequence[list[int]],
+        description: str | None = None,
+        stopping_criteria: StoppingCriteriaList | None = None,
+    ) -> DiffusionGenerationOutput:
         """Decodes prompts of any lengths, and returns one output for all, as `generate` would with enough memory.
 
-        With a `description` there is a progress bar of that title.
+        With a `description` there is a progress bar of that title. `stopping_criteria` are those of `generate_many`.
         """
         # With a description, $TQDM_DISABLE decides.
         silent = {"disable": True} if description is None else {}
-        decoded = tqdm(self.rows(enumerate(prompts)), description, len(prompts), **silent)
+        decoded = tqdm(self.rows(enumerate(prompts), stopping_criteria), description, len(prompts), **silent)
         rows = [row for _, row in sorted(decoded, key=lambda answer: answer[0])]
         prompt_ids = [torch.tensor(ids, device=rows[0].tokens.device) for ids in prompts]
         padding = self.config.padding_token_id

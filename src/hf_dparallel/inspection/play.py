@@ -5,11 +5,12 @@ import html
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM, AutoTokenizer, MaxTimeCriteria, StoppingCriteriaList
 
 from ..data.chats import encode_chat
 from ..generation.adapters import active_adapter, set_adapter
-from ..generation.configuration import recipe_of
+from ..generation.configuration import DiffusionGenerationConfig, recipe_of
+from ..generation.inputs import longest_sequence
 from .page import make_html
 from .trace import DecodeTrace, trace_decode
 
@@ -26,8 +27,11 @@ QUESTIONS = (
 )
 _INTRODUCTION = (
     "# A diffusion model and its student\nThe model answers a question alone and as {student}, which was distilled "
-    "with [dParallel](https://huggingface.co/papers/2509.26488) to be certain of many tokens at once."
+    "with [dParallel](https://huggingface.co/papers/2509.26488) to be certain of many tokens at once. Each answer has "
+    "{seconds} seconds."
 )
+# For the decode of each of the two answers: one visitor shall not keep the others waiting.
+_SECONDS = 30
 
 
 class Pair:
@@ -44,16 +48,35 @@ class Pair:
         self.recipe = recipe_of(self.model)
 
     def answer(self, question: str, **settings: Any) -> tuple[DecodeTrace, DecodeTrace]:
-        """Decodes the answers of both, that of the base model with one token per pass."""
+        """Decodes the answers of both, that of the base model with one token per pass.
+
+        Raises:
+            ValueError: if question and canvas are longer than what the model was trained for.
+        """
         messages = [{"role": "user", "content": question}]
-        prompt_ids = encode_chat(self.tokenizer, messages, **self.recipe.chat_template_kwargs or {})
+        arguments = self.recipe.chat_template_kwargs or {}
+        prompt_ids = encode_chat(self.tokenizer, messages, **arguments)
         fast = self.recipe.updated(**settings)
+
+        longest = longest_sequence(self.model)
+        length = len(prompt_ids) + (fast.max_new_tokens or 0)
+        if longest is not None and length > longest:
+            raise ValueError(
+                f"The question has {len(prompt_ids)} tokens, and with its canvas {length}, more than the {longest} "
+                "that the model was trained for. Shorten one of them."
+            )
+
         try:
             set_adapter(self.model, None)
-            base = trace_decode(self.model, self.tokenizer, prompt_ids, fast.one_token_per_pass(), "Base model")
+            base = self._decode(prompt_ids, fast.one_token_per_pass(), "Base model")
         finally:
             set_adapter(self.model, self.adapter)
-        return base, trace_decode(self.model, self.tokenizer, prompt_ids, fast, "Student")
+        student = self._decode(prompt_ids, fast, "Student")
+        return base, student
+
+    def _decode(self, prompt_ids: list[int], recipe: DiffusionGenerationConfig, name: str) -> DecodeTrace:
+        patience = StoppingCriteriaList([MaxTimeCriteria(_SECONDS)])
+        return trace_decode(self.model, self.tokenizer, prompt_ids, recipe, name, stopping_criteria=patience)
 
 
 def make_page(student: str) -> "gr.Blocks":
@@ -65,39 +88,42 @@ def make_page(student: str) -> "gr.Blocks":
     import gradio as gr
 
     pair = Pair(student)
+
+    def answer(question: str, threshold: float, length: int) -> str:
+        # Errors are for the page, not for the log.
+        if not question.strip():
+            raise gr.Error("Ask a question first.", print_exception=False)
+        try:
+            both = pair.answer(question, entropy_threshold=threshold, max_new_tokens=length)
+        except ValueError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+
+        document = html.escape(make_html(both, question, plays=True))
+        style = "width: 100%; height: 42rem; border: 0"
+        return f'<iframe title="Both answers" sandbox="allow-scripts" style="{style}" srcdoc="{document}"></iframe>'
+
     with gr.Blocks(title="hf-dparallel", fill_width=True) as page:
-        gr.Markdown(_INTRODUCTION.format(student=Path(student).name))
+        gr.Markdown(_INTRODUCTION.format(student=Path(student).name, seconds=_SECONDS))
         question = gr.Textbox(QUESTIONS[0], label="Question")
         gr.Examples(list(QUESTIONS), question)
         with gr.Row():
+            threshold = pair.recipe.entropy_threshold or 0.5
+            length = pair.recipe.max_new_tokens or 128
             settings = [
-                gr.Slider(0, 3, pair.recipe.entropy_threshold or 0.5, step=0.05, label="Entropy threshold (nats)"),
-                gr.Slider(32, 512, pair.recipe.max_new_tokens or 128, step=32, label="Tokens of the canvas"),
+                gr.Slider(0, 3, threshold, step=0.05, label="Entropy threshold (nats)"),
+                gr.Slider(32, 512, length, step=32, label="Tokens of the canvas"),
             ]
+
         # Until the browser has all of the page, a click would do nothing.
         button = gr.Button("Answer", variant="primary", interactive=False)
         page.load(lambda: gr.Button(interactive=True), None, button, api_visibility="private", show_progress="hidden")
-        decodes = gr.HTML()
-
-        def answer(question: str, threshold: float, length: int) -> str:
-            if not question.strip():
-                raise gr.Error("Ask a question first.")
-            try:
-                both = pair.answer(question, entropy_threshold=threshold, max_new_tokens=length)
-            except ValueError as error:
-                raise gr.Error(str(error)) from error
-            document = html.escape(make_html(both, question, plays=True))
-            style = "width: 100%; height: 42rem; border: 0"
-            return (
-                f'<iframe title="Both answers" sandbox="allow-scripts" style="{style}" srcdoc="{document}"></iframe>'
-            )
 
         # One at a time: both answers come from one model, whose adapter is switched.
         gr.on(
             [button.click, question.submit],
             answer,
             [question, *settings],
-            decodes,
+            gr.HTML(),
             api_name="answer",
             concurrency_limit=1,
         )

@@ -7,7 +7,7 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
 from ..data.texts import text_after
 from ..generation.answerer import Answerer
@@ -67,13 +67,15 @@ def trace_decode(
     generation_config: DiffusionGenerationConfig | None = None,
     name: str = "Decode",
     seed: int = 0,
+    stopping_criteria: StoppingCriteriaList | None = None,
 ) -> DecodeTrace:
     """Decodes a prompt, its token ids, and returns the trace of its decode, with `name` as its title.
 
-    Model, tokenizer, recipe (by default the model's own) and the seed of draws are those of [`evaluate_decoding`].
+    Model, tokenizer, recipe (by default the model's own) and the seed of draws are those of [`evaluate_decoding`];
+    `stopping_criteria` are those of `generate`.
     """
     answerer = Answerer(model, tokenizer, generation_config, seed=seed)
-    out = answerer.with_(output_certainty=True).decode([prompt_ids])
+    out = answerer.with_(output_certainty=True).decode([prompt_ids], stopping_criteria=stopping_criteria)
     config, layout = answerer.config, Layout.of(answerer.config, model.attention)
     length, prompt_length = out.commit_step.shape[1], len(prompt_ids)
     first_end = layout.origin(prompt_length) + config.block_length - layout.answer(prompt_length).start
