@@ -40,6 +40,7 @@ from hf_dparallel import (
     SDARForMaskedDiffusion,
     SDARMoeForMaskedDiffusion,
 )
+from hf_dparallel.experimental.autoregressive_loss import AutoregressiveLossConfig
 from hf_dparallel_rules.settings import SettingError
 
 
@@ -284,7 +285,9 @@ def make_args(output_dir, **settings):
         "disable_tqdm": True,
         "use_cpu": True,
     }
-    return CertaintyForcingConfig(**(defaults | settings))
+    is_autoregressive = "autoregressive_weight" in settings
+    config_class = AutoregressiveLossConfig if is_autoregressive else CertaintyForcingConfig
+    return config_class(**(defaults | settings))
 
 
 def make_trainer(output_dir, model=None, rows=6, peft_config=None, train_dataset=None, eval_dataset=None, **settings):

@@ -18,14 +18,16 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 Visibility = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def mask_blocks(
+def attention_blocks(
     attention: str, position_ids: torch.LongTensor, block_start: torch.LongTensor, is_past: torch.BoolTensor
 ) -> torch.LongTensor:
-    """Returns the number of the block that a mask has each token in: the position at which this block begins.
+    """Returns the number of the block that attention has each token in: the position at which this block begins.
 
     `block_start` is the position at which the block of the model begins, and `is_past` says whether that is decided.
     """
-    return torch.where(is_past, position_ids, block_start) if attention == "causal_past" else block_start
+    if attention == "causal_past":
+        return torch.where(is_past, position_ids, block_start)
+    return block_start
 
 
 def block_causal(query_block: torch.LongTensor, key_block: torch.LongTensor) -> Visibility:

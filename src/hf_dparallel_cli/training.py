@@ -17,6 +17,7 @@ from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 from hf_dparallel.data.prompts import has_texts
 from hf_dparallel.demo import path_of
 from hf_dparallel.environment import require
+from hf_dparallel.experimental.autoregressive_loss import AutoregressiveLossConfig
 from hf_dparallel.generation.adapters import has_adapter
 from hf_dparallel.hub.card import SUMMARY_NAME
 from hf_dparallel.training.checkpoints import last_complete_checkpoint
@@ -57,7 +58,7 @@ class DataArguments:
     dataset_test_split: str = field(default="test", metadata={"help": "Split to evaluate on, with --eval_strategy."})
 
 
-ARGUMENTS = (DataArguments, CertaintyForcingConfig, StudentArguments)
+ARGUMENTS = (DataArguments, AutoregressiveLossConfig, StudentArguments)
 
 
 class Parser(TrlParser):
@@ -75,7 +76,7 @@ class Parser(TrlParser):
             epilog="Example: hf-dparallel train demo --dataset_name runs/data --use_peft --output_dir runs/student",
             allow_abbrev=False,
         )
-        ours = {name for kind in ARGUMENTS for name in kind.__annotations__}
+        ours = {name for kind in (*ARGUMENTS, CertaintyForcingConfig) for name in kind.__annotations__}
         for action in self._actions:
             if action.dest not in ours:
                 action.help = SUPPRESS

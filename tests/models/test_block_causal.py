@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from hf_dparallel import SDARConfig
-from hf_dparallel.attention_masks import block_causal, make_attention_mask, mask_blocks
+from hf_dparallel.attention_masks import attention_blocks, block_causal, make_attention_mask
 from hf_dparallel.models.backbones import CACHE_ARGUMENT
 from hf_dparallel.training.block_collator import noisy_and_clean
 
@@ -113,7 +113,7 @@ def test_a_past_that_is_causal_is_one_of_blocks_of_one_token(attention):
     """A noisy block sees the clean tokens before it and itself, and a clean token sees those up to its own."""
     positions = torch.arange(6).repeat(2)[None]
     is_clean = torch.arange(12) >= 6
-    blocks = mask_blocks(attention, positions, positions - positions % 3, is_clean)
+    blocks = attention_blocks(attention, positions, positions - positions % 3, is_clean)
     form = {"dtype": torch.float32, "device": blocks.device}
     mask = make_attention_mask(make_sdar().config, noisy_and_clean(blocks, 6), (1, 12, 12), **form)[0, 0]
     for query, key in itertools.product(range(12), repeat=2):

@@ -6,9 +6,9 @@ import torch
 
 def all_logits(model, batch):
     """Returns the logits of all positions of a batch; block-causal masks follow their rule."""
-    if "block" not in batch:
+    if "attention_block" not in batch:
         return model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-    noisy, clean = batch["block"].tensor_split([batch["num_noisy"]], dim=1)
+    noisy, clean = batch["attention_block"].tensor_split([batch["num_noisy"]], dim=1)
     query, key = noisy[:, :, None], noisy[:, None]
     of_noisy = torch.cat([query == key, query > clean[:, None]], dim=2)
     nothing = torch.zeros(*clean.shape, noisy.shape[1], dtype=torch.bool)

@@ -4,6 +4,7 @@
 import copy
 import json
 import random
+from dataclasses import dataclass, fields
 
 import pytest
 import torch
@@ -12,16 +13,18 @@ from torch.nn.attention.flex_attention import BlockMask
 from transformers import AutoModelForMaskedLM, Ministral3Config, Ministral3ForCausalLM
 
 from hf_dparallel import (
+    CertaintyForcingTrainer,
     DiffusionGenerationConfig,
     certainty_forcing_loss,
     filter_trajectories,
     generate_trajectories,
 )
 from hf_dparallel.attention_masks import make_attention_mask
+from hf_dparallel.experimental.autoregressive_loss import AutoregressiveLossConfig, next_token
 from hf_dparallel.training.block_collator import BlockCausalCollator, mask_copies, noisy_and_clean
 from hf_dparallel.training.losses import row_terms
 from hf_dparallel.training.objective import Objective
-from hf_dparallel.training.recipe import student_recipe
+from hf_dparallel.training.recipe import student_recipe, training_summary
 from hf_dparallel.training.student import base_model
 
 from ..helpers import (
@@ -86,7 +89,7 @@ def test_literal_tensors():
         "input_ids": [[2, 3] + [MASK] * 6 + clean[:4], clean + clean[:4]],
         "position_ids": [[*range(8), *range(4)]] * 2,
         "labels": [[-100, -100, 4, 5, 6, 1, 1, 1] + [-100] * 4, [-100] * 12],
-        "block": [[0] * 4 + [4] * 4 + [0] * 4],
+        "attention_block": [[0] * 4 + [4] * 4 + [0] * 4],
         "num_noisy": 8,
     }
 
@@ -103,7 +106,7 @@ def test_literal_tensors_with_blocks_of_the_answer():
         # From the first block of the first answer to its second one; the second row needs less.
         "input_ids": [[MASK] * 8 + [2, 3, 4, 5, 6, 7], [8] * 3 + [MASK] * 5 + [8] * 5 + [9]],
         "position_ids": [[*range(2, 10), *range(6)]] * 2,
-        "block": [[2] * 4 + [6] * 4 + [0] * 2 + [2] * 4, [1] * 3 + [5] * 4 + [9] + [0] + [1] * 4 + [5]],
+        "attention_block": [[2] * 4 + [6] * 4 + [0] * 2 + [2] * 4, [1] * 3 + [5] * 4 + [9] + [0] + [1] * 4 + [5]],
         "labels": [[4, 5, 6, 7, 1, 1, 1, 1] + [-100] * 6, [-100] * 3 + [9, 1, 1, 1] + [-100] * 7],
         "num_noisy": 8,
     }
@@ -375,6 +378,33 @@ def test_an_autoregressive_loss_needs_a_causal_clean_copy(tmp_path, make_model):
         make_trainer(tmp_path, make_model(), autoregressive_weight=1.0)
     with refuses("autoregressive_weight", "at least 0"):
         make_args(tmp_path, autoregressive_weight=-1.0)
+
+
+def test_an_autoregressive_loss_refuses_rows_of_the_caller(tmp_path):
+    model, args = make_nemotron(), make_args(tmp_path, autoregressive_weight=1.0)
+    with refuses("autoregressive_weight", "causal clean copy"):
+        CertaintyForcingTrainer(model, args, make_dataset(2), data_collator=lambda rows: {})
+
+
+def test_a_term_of_ones_own_goes_with_the_autoregressive_loss(tmp_path):
+    @dataclass(kw_only=True)
+    class Config(AutoregressiveLossConfig):
+        likelihood_weight: float = 0.5
+
+        @property
+        def added_terms(self):
+            return super().added_terms | {"likelihood": next_token}
+
+    settings = vars(make_args(tmp_path)) | {"autoregressive_weight": 0.7}
+    args = Config(**{each.name: settings[each.name] for each in fields(AutoregressiveLossConfig) if each.init})
+    trainer = CertaintyForcingTrainer(make_nemotron(), args, make_dataset(4))
+    trainer.train()
+    terms = trainer.state.log_history[0]
+    assert terms["likelihood_loss"] == terms["consistency_loss"] != terms["autoregressive_loss"]
+    assert (
+        training_summary(trainer)["settings"].items()
+        >= {"autoregressive_weight": 0.7, "likelihood_weight": 0.5}.items()
+    )
 
 
 @pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe, make_llada_moe])

@@ -7,7 +7,7 @@ from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import certainty_forcing_loss
 from hf_dparallel.training.losses import row_terms
-from hf_dparallel.training.objective import Objective, sum_by_row
+from hf_dparallel.training.objective import Objective, mean_by_row
 
 from .helpers import naive_terms
 
@@ -53,7 +53,7 @@ def test_a_weight_counts_a_token_that_often():
     plain, twice = row_terms(OBJECTIVE, logits, labels), torch.cat([labels, again], dim=1)
     expected = row_terms(OBJECTIVE, logits.repeat(1, 2, 1), twice)
     scored = labels != -100
-    terms = sum_by_row(OBJECTIVE.token_terms(logits[scored], labels[scored]), labels, weights.float())
+    terms = mean_by_row(OBJECTIVE.token_terms(logits[scored], labels[scored]), labels, weights.float())
     torch.testing.assert_close(terms.losses, expected.losses)
     assert not torch.equal(terms.losses, plain.losses) and torch.equal(terms.num_correct, plain.num_correct)
 

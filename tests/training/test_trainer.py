@@ -26,7 +26,7 @@ from hf_dparallel import (
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.training.objective import TokenTerms
 from hf_dparallel.training.recipe import student_recipe, training_summary
-from hf_dparallel.training.student import base_model, special_token_id
+from hf_dparallel.training.student import base_model, training_token_id
 
 from ..helpers import (
     EOS,
@@ -43,6 +43,7 @@ from ..helpers import (
     make_sdar,
     make_tokenizer,
     make_trainer,
+    refuses,
     weights_of,
 )
 
@@ -320,6 +321,20 @@ def test_evaluation_uses_the_collator_of_a_user(tmp_path):
     assert (type(used), used.name, int(used._epoch), int(collator._epoch)) == (FixedCollator, "mine", 0, 3)
 
 
+def test_a_collator_around_ours_that_hides_how_it_is_scored_is_refused(tmp_path):
+    """Its rows of two copies would be scored as plain ones."""
+    ours = make_trainer(tmp_path, make_sdar()).data_collator
+    trainer = CertaintyForcingTrainer(
+        make_sdar(), make_args(tmp_path), make_dataset(4), data_collator=lambda rows: ours(rows)
+    )
+    with refuses("data_collator", "makes `attention_block`"):
+        trainer.train()
+    plain = make_trainer(tmp_path).data_collator
+    CertaintyForcingTrainer(
+        make_llada(), make_args(tmp_path, max_steps=1), make_dataset(4), data_collator=lambda rows: plain(rows)
+    ).train()
+
+
 class OneMore(CertaintyForcingTrainer):
     def compute_loss(self, *args, **kwargs):
         loss = super().compute_loss(*args, **kwargs)
@@ -534,7 +549,7 @@ def test_training_and_decoding_have_the_same_mask_token(tmp_path):
         trainer.train()
         assert tokenizer.eos_token_id in resolve(model, None, tokenizer).eos_token_ids
     model.config.mask_token_id = model.generation_config.mask_token_id = None
-    assert special_token_id("mask_token_id", model, tokenizer) == tokenizer.mask_token_id
+    assert training_token_id("mask_token_id", model, tokenizer) == tokenizer.mask_token_id
 
 
 def test_first_of_several_eos_tokens(tmp_path):

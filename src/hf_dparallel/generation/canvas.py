@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from ..attention_masks import mask_blocks
+from ..attention_masks import attention_blocks
 from .configuration import DiffusionGenerationConfig
 from .layout import Layout
 from .output import DecodedRow
@@ -198,9 +198,9 @@ class Canvas:
         return self.masked
 
     def mask_blocks(self) -> torch.LongTensor:
-        """Returns the block of each column for a mask, `(rows, width)` ([`~attention_masks.mask_blocks`])."""
+        """Returns the block of each column for a mask, `(rows, width)` ([`~attention_masks.attention_blocks`])."""
         is_past = self.block < self.open_from[:, None]
-        return mask_blocks(self.attention, self.position_ids, self.block_start, is_past)
+        return attention_blocks(self.attention, self.position_ids, self.block_start, is_past)
 
     def open_columns(self) -> tuple[torch.LongTensor, torch.BoolTensor]:
         """Returns the columns that a pass may decide, masks first, and which are masks, both `(rows, columns)`.

@@ -14,14 +14,12 @@ from transformers.utils import logging
 
 from hf_dparallel_rules.settings import SettingError
 
-from ..attention_masks import Visibility, make_attention_mask, mask_blocks
-from ..data.dataset import TOKENIZED_COLUMNS
+from ..attention_masks import Visibility, attention_blocks, make_attention_mask
 from ..generation.configuration import recipe_of
 from ..generation.inputs import vocabulary_size
-from .collator import MASK_SETTINGS, DataCollatorForSemiAutoregressiveMasking
-from .config import CertaintyForcingConfig
+from .collator import MASK_SETTINGS, DataCollatorForSemiAutoregressiveMasking, Views
 from .objective import IGNORE_INDEX
-from .student import base_model, special_token_id
+from .student import base_model, training_token_id
 from .window_collator import WindowCollator
 
 
@@ -48,8 +46,6 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
             Whether the last token of a block predicts the first token of the next one.
         shift_logits (`bool`, *optional*, defaults to `False`):
             Whether each other token is predicted by the one before, too, in such a model.
-        scores_clean_copy (`bool`, *optional*, defaults to `False`):
-            Whether the clean copy of the first view has the answer as labels, which the tokens before predict.
         mask_token_id, eos_token_id, settings:
             As in [`DataCollatorForSemiAutoregressiveMasking`].
     """
@@ -58,7 +54,6 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
     block_origin: str = "sequence"
     predicts_next_block: bool = False
     shift_logits: bool = False
-    scores_clean_copy: bool = False
 
     @property
     def padded_length(self) -> int:
@@ -74,37 +69,56 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
         Returns:
             `dict` of `torch.LongTensor`s of shape `(num_views * len(examples), num_noisy + num_clean)`, the columns
             that the batch needs of the noisy copies and then of the clean ones: `input_ids`, `position_ids`, `labels`
-            (-100 in clean copies that are not scored); `block`, the number of the block of each column for the
-            attention mask, in one row if it is the same for all; and `predicting_columns`, the column that predicts
-            each token, if the model predicts next blocks. `num_noisy` is an `int`.
+            (-100 in clean copies); `attention_block`, the number of the block that attention has each column in, one
+            row if it is the same for all; and `predicting_columns`, the column that predicts each token, if the model
+            predicts next blocks. `num_noisy` is an `int`.
         """
         views = self.mask(examples)
-        origin = views.answer_start * (self.block_origin == "answer")
-        noisy, clean = self._needed_columns(views.labels, origin)
+        noisy, clean = self.needed_columns(views)
+        return self.join_copies(views, noisy, clean)
+
+    def needed_columns(self, views: Views) -> tuple[slice, slice]:
+        """Returns the columns of the noisy and of the clean copies that a batch needs.
+
+        Noisy blocks before and after the scored ones have no loss, and no scored block sees the clean copy of the last
+        scored block or of later ones.
+        """
+        rows, columns = (views.labels != IGNORE_INDEX).nonzero(as_tuple=True)
+        if len(columns) == 0:
+            # A draw may mask nothing; one block keeps the loss connected to the weights.
+            return slice(0, self.block_length), slice(0, 0)
+
+        origin = self._origin(views)[rows, 0]
+        starts = columns - (columns - origin) % self.block_length
+        last = int(starts.max())
+        return slice(int(starts.min()), last + self.block_length), slice(0, last)
+
+    def join_copies(self, views: Views, noisy: slice, clean: slice) -> dict[str, Any]:
+        """Returns the batch of these columns of the noisy and of the clean copies."""
         columns = torch.arange(self.padded_length)
-        if self.scores_clean_copy:
-            ends = torch.tensor([[sum(len(row[name]) for name in TOKENIZED_COLUMNS)] for row in examples])
-            of_answer = (columns >= views.answer_start[: len(ends)]) & (columns < ends)
-            clean = slice(0, max(clean.stop, int(ends.max())))
         num_noisy = len(columns[noisy])
         positions = torch.cat([columns[noisy], columns[clean]]).repeat(len(views.clean), 1)
-        block_start = (positions - (positions - origin) % self.block_length).clamp(min=0)
         is_clean = torch.arange(positions.shape[1]) >= num_noisy
-        labels = views.labels.gather(1, positions).masked_fill(is_clean, IGNORE_INDEX)
-        if self.scores_clean_copy:
-            answers = views.clean[: len(ends)].masked_fill(~of_answer, IGNORE_INDEX)
-            labels[: len(ends), num_noisy:] = answers[:, clean]
-        block = mask_blocks(self.attention, positions, block_start, is_clean)
+
+        block_start = (positions - (positions - self._origin(views)) % self.block_length).clamp(min=0)
+        attention_block = attention_blocks(self.attention, positions, block_start, is_clean)
+        if self.block_origin == "sequence":
+            attention_block = attention_block[:1]
+
         batch = {
             "input_ids": torch.cat([views.noisy[:, noisy], views.clean[:, clean]], dim=1),
             "position_ids": positions,
-            "labels": labels,
-            "block": block if self.block_origin == "answer" else block[:1],
+            "labels": views.labels.gather(1, positions).masked_fill(is_clean, IGNORE_INDEX),
+            "attention_block": attention_block,
             "num_noisy": num_noisy,
         }
         if self.predicts_next_block:
             batch["predicting_columns"] = predicting_columns(positions, block_start, num_noisy, int(self.shift_logits))
         return batch
+
+    def _origin(self, views: Views) -> torch.LongTensor:
+        """Returns the column that the blocks of each row are counted from, `(rows, 1)`."""
+        return views.answer_start if self.block_origin == "answer" else torch.zeros_like(views.answer_start)
 
     def active_spans(
         self, prompt_length: int, completion_length: int, generator: torch.Generator
@@ -112,38 +126,34 @@ class BlockCausalCollator(DataCollatorForSemiAutoregressiveMasking):
         """Returns the columns of all blocks of the answer, without those of the prompt."""
         if self.masking == "random":
             return super().active_spans(prompt_length, completion_length, generator)
-        origin = prompt_length if self.block_origin == "answer" else 0
-        edges = range(origin, prompt_length + completion_length, self.block_length)
-        spans = [(max(edge, prompt_length), edge + self.block_length) for edge in edges]
-        return [(start, end) for start, end in spans if start < end]
 
-    def score(self, model, inputs, *args, **kwargs):
-        """Scores a batch of this collator by `model.score`, with the mask of the copies."""
+        origin = prompt_length if self.block_origin == "answer" else 0
+        spans = []
+        for edge in range(origin, prompt_length + completion_length, self.block_length):
+            start = max(edge, prompt_length)
+            end = edge + self.block_length
+            if start < end:
+                spans.append((start, end))
+        return spans
+
+    def score(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Scores a batch of this collator by `model.score`, with the attention mask of the copies."""
         return model.score(mask_copies(model.config, inputs, model.dtype), *args, **kwargs)
 
-    def _needed_columns(self, labels: torch.LongTensor, origin: torch.LongTensor) -> tuple[slice, slice]:
-        """Returns the columns of the noisy and of the clean copies that a batch needs.
 
-        Noisy blocks before and after the scored ones have no loss, and no scored block sees the clean copy of the last
-        scored block or of later ones.
-        """
-        rows, columns = (labels != IGNORE_INDEX).nonzero(as_tuple=True)
-        starts = columns - (columns - origin[rows, 0]) % self.block_length
-        # There is nothing scored where a draw masks nothing; one block keeps the loss connected to the weights.
-        first, last = (int(starts.min()), int(starts.max())) if len(starts) else (0, 0)
-        return slice(first, last + self.block_length), slice(0, last)
-
-
-def noisy_and_clean(block: torch.LongTensor, num_noisy: int) -> Visibility:
+def noisy_and_clean(attention_block: torch.LongTensor, num_noisy: int) -> Visibility:
     """Lets rows of a noisy and a clean copy of the same tokens learn all blocks at once.
 
     A noisy block sees itself and the clean copies of the blocks before it, which is what it meets in decoding; the
-    clean copy is block-causal in itself (https://huggingface.co/papers/2503.09573, section B.6). `block`, `(rows,
-    length)`, is the number of the block that each column is in; the first `num_noisy` are the noisy copy.
+    clean copy is block-causal in itself (https://huggingface.co/papers/2503.09573, section B.6). `attention_block`,
+    `(rows, length)`, is the number of the block that each column is in; the first `num_noisy` are the noisy copy.
     """
 
     def is_visible(row, head, query, key):
-        query_block, key_block, query_is_noisy = block[row, query], block[row, key], query < num_noisy
+        query_block = attention_block[row, query]
+        key_block = attention_block[row, key]
+        query_is_noisy = query < num_noisy
+
         within = query_is_noisy & (key_block == query_block)
         context = (key_block < query_block) | ((key_block == query_block) & ~query_is_noisy)
         return torch.where(key < num_noisy, within, context)
@@ -152,17 +162,26 @@ def noisy_and_clean(block: torch.LongTensor, num_noisy: int) -> Visibility:
 
 
 def mask_copies(config: PreTrainedConfig, inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """Returns inputs of a forward pass in which `block` and `num_noisy` have become the mask of [`noisy_and_clean`].
+    """Returns inputs of a forward pass in which `attention_block` and `num_noisy` have become an attention mask.
 
-    `block` is `(rows, length)`, or `(1, length)` if all rows have the same blocks.
+    `attention_block` is `(rows, length)`, or `(1, length)` if all rows have the same blocks ([`noisy_and_clean`]).
     """
     inputs = dict(inputs)
-    block, num_noisy = inputs.pop("block"), inputs.pop("num_noisy")
+    attention_block = inputs.pop("attention_block")
+    num_noisy = inputs.pop("num_noisy")
     rows, length = inputs["input_ids"].shape
-    shape, is_visible = (len(block), length, length), noisy_and_clean(block.expand(rows, -1), num_noisy)
-    mask = make_attention_mask(config, is_visible, shape, dtype=dtype, device=block.device)
-    # For each row, because a model on several GPUs of one process is given some rows on each.
-    return inputs | {"attention_mask": mask.expand(rows, -1, -1, -1) if torch.is_tensor(mask) else mask}
+
+    mask = make_attention_mask(
+        config,
+        noisy_and_clean(attention_block.expand(rows, -1), num_noisy),
+        (len(attention_block), length, length),
+        dtype=dtype,
+        device=attention_block.device,
+    )
+    if torch.is_tensor(mask):
+        # For each row, because a model on several GPUs of one process is given some rows on each.
+        mask = mask.expand(rows, -1, -1, -1)
+    return inputs | {"attention_mask": mask}
 
 
 def predicting_columns(
@@ -177,24 +196,30 @@ def predicting_columns(
     """
     length = position_ids.shape[1]
     columns = torch.arange(length, device=position_ids.device)
-    # In the clean copy, as an autoregressive model does.
-    shift = torch.where(columns < num_noisy, shift, 1)
-    before = torch.where(position_ids == block_start, num_noisy + position_ids - 1, columns - shift)
-    return torch.where(position_ids == 0, columns, before.clamp(0, length - 1))
+    # The clean copy is scored as an autoregressive model is.
+    before = columns - torch.where(columns < num_noisy, shift, 1)
+    last_of_block_before = num_noisy + position_ids - 1
+
+    predicting = torch.where(position_ids == block_start, last_of_block_before, before)
+    return torch.where(position_ids == 0, columns, predicting.clamp(0, length - 1))
 
 
 def default_collator(
-    args: CertaintyForcingConfig, model: nn.Module, processing_class: PreTrainedTokenizerBase | None
+    args: Any, model: nn.Module, processing_class: PreTrainedTokenizerBase | None
 ) -> DataCollatorForSemiAutoregressiveMasking:
-    """Returns the collator for this model. The block length of a block-causal model replaces that of `args`."""
+    """Returns the collator for this model, with the settings of a [`CertaintyForcingConfig`].
+
+    The block length of a block-causal model replaces that of `args`.
+    """
     base = base_model(model)
     settings = {name: getattr(args, name) for name in MASK_SETTINGS}
-    for name in ("mask_token_id", "eos_token_id"):
-        settings[name] = special_token_id(name, model, processing_class)
+    settings["mask_token_id"] = training_token_id("mask_token_id", model, processing_class)
+    settings["eos_token_id"] = training_token_id("eos_token_id", model, processing_class)
     settings["seed"] = args.seed if args.data_seed is None else args.data_seed
     settings["vocab_size"] = vocabulary_size(base)
     if base.attention == "full":
         return DataCollatorForSemiAutoregressiveMasking(**settings)
+
     settings["block_length"] = base.config.block_length
     if args.block_length not in (base.config.block_length, type(args).block_length):  # the default is nobody's wish
         logger.warning(
@@ -203,6 +228,7 @@ def default_collator(
         )
     if base.is_autoregressive:
         return WindowCollator(**settings)
+
     if not base.is_native:
         raise SettingError(
             "data_collator",
@@ -210,8 +236,10 @@ def default_collator(
             rule=f"is needed: the default makes rows for classes of this package, which {type(base).__name__} is not",
             remedy="Load the model by the class of its family.",
         )
-    of_family = ("attention", "predicts_next_block", "shift_logits")
-    settings |= {name: getattr(base, name) for name in of_family}
-    settings["block_origin"] = recipe_of(base).block_origin or base.config.block_origin
-    is_causal = base.predicts_next_block and base.attention == "causal_past"
-    return BlockCausalCollator(**settings, scores_clean_copy=is_causal and args.autoregressive_weight > 0)
+    return BlockCausalCollator(
+        **settings,
+        attention=base.attention,
+        block_origin=recipe_of(base).block_origin or base.config.block_origin,
+        predicts_next_block=base.predicts_next_block,
+        shift_logits=base.shift_logits,
+    )

@@ -2,8 +2,9 @@
 """Semi-autoregressive forward masking: from clean trajectories to masked views and their labels."""
 
 import hashlib
+import inspect
 import math
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -11,8 +12,8 @@ from transformers import TrainerCallback
 
 from hf_dparallel_rules.settings import SettingError
 
-from ..data.dataset import TOKENIZED_COLUMNS, read_ids
-from .objective import IGNORE_INDEX
+from ..data.dataset import read_ids
+from .objective import IGNORE_INDEX, RowTerms, TokenTerms, mean_by_row
 
 
 # The settings of masks that a configuration and a collator both have.
@@ -33,8 +34,70 @@ class Views(NamedTuple):
     answer_start: torch.LongTensor
 
 
+class MaskedRow(NamedTuple):
+    """A sequence, and what its views score.
+
+    `clean`, `(length,)`, are its tokens, and `is_scored`, `(num_views, 1, length)`, is what each view masks in active
+    blocks. The answer begins at the column `answer_start`, and the last active block ends before `active_end`.
+    """
+
+    clean: torch.LongTensor
+    is_scored: torch.BoolTensor
+    answer_start: int
+    active_end: int
+
+
+class RowScoring:
+    """Scores and averages the rows of a batch. A collator that makes other rows overrides what these need."""
+
+    def score(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Scores a batch without its labels by `model.score`, whose arguments these are."""
+        return model.score(inputs, *args, **kwargs)
+
+    def average(self, terms: TokenTerms, batch: dict[str, Any]) -> RowTerms:
+        """Returns the terms of each row of a batch from those of all its scored tokens, in row-major order."""
+        return mean_by_row(terms, batch["labels"])
+
+
+class ForeignRows(RowScoring):
+    """Scores and averages the rows of a collator that does not say how."""
+
+    def score(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Scores a batch by `model.score`, or raises a [`SettingError`] for what a native model would not read."""
+        unread = inputs.keys() - inspect.signature(model.forward).parameters.keys()
+        if model.is_native and unread:
+            raise SettingError(
+                "data_collator",
+                None,
+                rule=f"makes `{min(unread)}`, which the forward pass of {type(model).__name__} does not take",
+                remedy="A collator that wraps one of this package has to be a subclass of it.",
+            )
+        return super().score(model, inputs, *args, **kwargs)
+
+
+class DrawsByRow:
+    """Draws for the rows of a collator, which depend on the tokens of the row, on `seed` and on the epoch alone."""
+
+    seed: int
+
+    def __post_init__(self):
+        # In shared memory, so that workers that are already running (persistent ones) see a new epoch.
+        self._epoch = torch.tensor(0).share_memory_()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch (from 0) whose draws come next, in worker processes, too."""
+        self._epoch.fill_(epoch)
+
+    def generator_of(self, prompt: torch.Tensor, completion: torch.Tensor) -> torch.Generator:
+        """Returns a generator seeded by the content of a row, the seed and the epoch."""
+        header = torch.tensor([self.seed, int(self._epoch), len(prompt)])
+        content = torch.cat([header, prompt, completion]).numpy().tobytes()
+        digest = hashlib.blake2b(content, digest_size=8).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
 @dataclass
-class DataCollatorForSemiAutoregressiveMasking:
+class DataCollatorForSemiAutoregressiveMasking(DrawsByRow, RowScoring):
     r"""
     Data collator that masks trajectories the way semi-autoregressive decoding meets them.
 
@@ -105,12 +168,10 @@ class DataCollatorForSemiAutoregressiveMasking:
     max_length: int = 384
     seed: int = 0
     vocab_size: int | None = None
-    _epoch: torch.Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
         check_masks(self)
-        # In shared memory, so that workers that are already running (persistent ones) see a new epoch.
-        self._epoch = torch.tensor(0).share_memory_()
+        super().__post_init__()
 
     @property
     def num_views(self) -> int:
@@ -121,10 +182,6 @@ class DataCollatorForSemiAutoregressiveMasking:
     def padded_length(self) -> int:
         """Length of all sequences."""
         return self.max_length
-
-    def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch (from 0) whose masks are drawn next, in worker processes, too."""
-        self._epoch.fill_(epoch)
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         r"""
@@ -138,33 +195,41 @@ class DataCollatorForSemiAutoregressiveMasking:
         attention_mask = torch.ones_like(views.noisy)
         return {"input_ids": views.noisy, "attention_mask": attention_mask, "labels": views.labels}
 
-    def score(self, model, *args, **kwargs):
-        """Scores a batch of this collator by `model.score`, whose arguments these are."""
-        return model.score(*args, **kwargs)
-
     def mask(self, examples: list[dict[str, Any]]) -> Views:
         """Returns the masked views of `examples`, each padded to `padded_length`."""
-        clean, masked, spans = zip(*map(self._mask_row, examples), strict=True)
-        tokens = torch.stack(clean).repeat(self.num_views, 1)
-        scored = torch.stack(masked, dim=1).flatten(0, 1)
-        start, end = (torch.tensor(edge).repeat(self.num_views)[:, None] for edge in zip(*spans, strict=True))
-        noisy = tokens.masked_fill(scored | (torch.arange(tokens.shape[1]) >= end), self.mask_token_id)
-        return Views(tokens, noisy, tokens.masked_fill(~scored, IGNORE_INDEX), start)
+        rows = [self._mask_row(example) for example in examples]
+        clean = torch.stack([row.clean for row in rows])
+        is_scored = torch.cat([row.is_scored for row in rows], dim=1)
+        answer_start = torch.tensor([[row.answer_start] for row in rows])
+        active_end = torch.tensor([[row.active_end] for row in rows])
 
-    def _mask_row(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, tuple[int, int]]:
-        """Returns the tokens of a sequence `(length,)`, what is masked in its active blocks `(num_views, length)`, and
-        the columns at which the answer begins and the last active block ends."""
+        clean = clean.repeat(self.num_views, 1)
+        is_scored = is_scored.flatten(0, 1)
+        is_after = torch.arange(self.padded_length) >= active_end.repeat(self.num_views, 1)
+        return Views(
+            clean=clean,
+            noisy=clean.masked_fill(is_scored | is_after, self.mask_token_id),
+            labels=clean.masked_fill(~is_scored, IGNORE_INDEX),
+            answer_start=answer_start.repeat(self.num_views, 1),
+        )
+
+    def _mask_row(self, example: dict[str, Any]) -> MaskedRow:
         prompt, completion, steps = self.read_row(example)
         answer_start = len(prompt)
         clean = torch.full((self.padded_length,), self.eos_token_id)
         clean[: answer_start + len(completion)] = torch.cat([prompt, completion])
-        generator = self._generator(prompt, completion)
+
+        generator = self.generator_of(prompt, completion)
         spans = self.active_spans(answer_start, len(completion), generator)
-        masked = torch.zeros(self.num_views, len(clean), dtype=torch.bool)
+        is_scored = torch.zeros(self.num_views, 1, len(clean), dtype=torch.bool)
         for start, end in spans:
             of_first_view = self._draw_masked(steps[start - answer_start : end - answer_start], generator)
-            masked[:, start:end] = torch.stack((of_first_view, ~of_first_view)[: self.num_views])
-        return clean, masked, (answer_start, spans[-1][1])
+            is_scored[0, 0, start:end] = of_first_view
+            if self.complementary_masking:
+                is_scored[1, 0, start:end] = ~of_first_view
+
+        _, active_end = spans[-1]
+        return MaskedRow(clean=clean, is_scored=is_scored, answer_start=answer_start, active_end=active_end)
 
     def active_spans(
         self, prompt_length: int, completion_length: int, generator: torch.Generator
@@ -183,27 +248,25 @@ class DataCollatorForSemiAutoregressiveMasking:
         ratio: Any = self.mask_ratio
         if ratio == "random":
             ratio = 1 - float(torch.rand((), generator=generator))
+
         noise = torch.rand(len(commit_step), generator=generator)
         if self.masking != "trajectory":
             return noise < ratio
+
         # Tokens of the last steps, in the order of the noise within a step.
         by_noise = noise.argsort()
-        order = by_noise[commit_step[by_noise].argsort(stable=True)]
-        num_masked = math.ceil(ratio * len(order))
-        return torch.zeros_like(noise, dtype=torch.bool).index_fill(0, order[len(order) - num_masked :], True)
-
-    def _generator(self, prompt: torch.Tensor, completion: torch.Tensor) -> torch.Generator:
-        """Returns a generator seeded by the content of the row, the seed and the epoch."""
-        header = torch.tensor([self.seed, int(self._epoch), len(prompt)])
-        digest = hashlib.blake2b(torch.cat([header, prompt, completion]).numpy().tobytes(), digest_size=8).digest()
-        return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+        by_step = by_noise[commit_step[by_noise].argsort(stable=True)]
+        num_visible = len(by_step) - math.ceil(ratio * len(by_step))
+        return torch.zeros_like(noise, dtype=torch.bool).index_fill(0, by_step[num_visible:], True)
 
     def read_row(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Returns the prompt, the completion, and the commit step of its tokens and padding (0 if not used).
 
         Raises a `ValueError` if the row cannot be trained on.
         """
-        prompt, completion = (read_ids(example, column) for column in TOKENIZED_COLUMNS)
+        prompt = read_ids(example, "prompt_ids")
+        completion = read_ids(example, "completion_ids")
+
         ids = torch.cat([prompt, completion])
         if len(ids) > self.max_length:
             raise SettingError(
@@ -227,6 +290,7 @@ class DataCollatorForSemiAutoregressiveMasking:
                 rule=f"is too small for the token id {ids.max()} of a row",
                 remedy="Make the data with the tokenizer of the model.",
             )
+
         steps = torch.zeros_like(completion)
         if self.masking == "trajectory":
             remedy = "Make the data with `generate_trajectories`, or leave out `masking`."
@@ -250,8 +314,10 @@ class MaskingCallback(TrainerCallback):
 def check_masks(settings: Any) -> None:
     """Raises a [`SettingError`] if a setting of the masks is out of range, of a configuration or a collator."""
     for name in ("block_length", "max_length"):
-        if not isinstance(getattr(settings, name), int) or getattr(settings, name) < 1:
-            raise SettingError(name, getattr(settings, name), rule="must be a positive number of tokens")
+        value = getattr(settings, name)
+        if not isinstance(value, int) or value < 1:
+            raise SettingError(name, value, rule="must be a positive integer")
+
     ratio = settings.mask_ratio
     if ratio != "random" and not (isinstance(ratio, int | float) and 0 < ratio <= 1):
         raise SettingError(
@@ -260,6 +326,7 @@ def check_masks(settings: Any) -> None:
             rule='must be a number in (0, 1] or "random" (drawn anew for every row)',
             remedy="The paper uses mask_ratio=0.5.",
         )
+
     if settings.masking not in MASKINGS:
         raise SettingError(
             "masking",

@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformers import TrainingArguments
+from torch import nn
+from transformers import DataCollator, PreTrainedTokenizerBase, TrainingArguments
 from transformers.trainer_utils import SchedulerType
 
 from hf_dparallel_rules.settings import SettingError
 
+from .block_collator import default_collator
 from .collator import MASKINGS, check_masks
 from .objective import AddedTerm, Objective
 
@@ -89,13 +91,6 @@ class CertaintyForcingConfig(TrainingArguments):
         default=2.0, metadata={"help": "Weight of the certainty-forcing loss, beta in Eq. 8 of the paper."}
     )
     consistency_weight: float = field(default=1.0, metadata={"help": "Weight of the cross-entropy on the trajectory."})
-    autoregressive_weight: float = field(
-        default=0.0,
-        metadata={
-            "help": "Weight of the cross-entropy of the answer in the clean copy, where each token predicts the next "
-            "one: the loss by which Nemotron-Labs-Diffusion stays an autoregressive model, too. For no other model."
-        },
-    )
     chat_template_kwargs: dict[str, Any] | str | None = field(
         default=None,
         metadata={
@@ -115,9 +110,20 @@ class CertaintyForcingConfig(TrainingArguments):
     def objective(self) -> Objective:
         """The loss with these weights."""
         weights = {"consistency": self.consistency_weight, "certainty": self.certainty_weight}
-        names = (*self.added_terms, "autoregressive")
-        weights |= {name: weight for name in names if (weight := getattr(self, f"{name}_weight"))}
+        for name in self.added_terms:
+            weight = getattr(self, f"{name}_weight")
+            if weight:
+                weights[name] = weight
         return Objective(self.certainty_temperature, weights, self.added_terms)
+
+    def choose_collator(
+        self, given: DataCollator | None, model: nn.Module, processing_class: PreTrainedTokenizerBase | None
+    ) -> DataCollator:
+        """Returns the collator that the caller gave, or the one that makes the rows for this model.
+
+        A subclass whose terms need other rows makes them here, and refuses what it cannot use.
+        """
+        return given or default_collator(self, model, processing_class)
 
     def __post_init__(self):
         if isinstance(self.mask_ratio, str):
@@ -125,12 +131,20 @@ class CertaintyForcingConfig(TrainingArguments):
             with contextlib.suppress(ValueError):
                 self.mask_ratio = float(self.mask_ratio)
         check_masks(self)
+
         if not 0 < self.certainty_temperature < math.inf:
-            value = self.certainty_temperature
-            raise SettingError("certainty_temperature", value, rule="must be positive", remedy="The paper uses 0.5.")
-        for name in (f"{term}_weight" for term in ("certainty", "consistency", "autoregressive", *self.added_terms)):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise SettingError(name, getattr(self, name), rule="must be a number of at least 0")
+            raise SettingError(
+                "certainty_temperature",
+                self.certainty_temperature,
+                rule="must be positive",
+                remedy="The paper uses 0.5.",
+            )
+
+        for term in ("certainty", "consistency", *self.added_terms):
+            weight = getattr(self, f"{term}_weight")
+            if not 0 <= weight < math.inf:
+                raise SettingError(f"{term}_weight", weight, rule="must be a number of at least 0")
+
         if self.label_smoothing_factor != 0:
             raise SettingError(
                 "label_smoothing_factor",
@@ -144,9 +158,11 @@ class CertaintyForcingConfig(TrainingArguments):
                 self.train_sampling_strategy,
                 rule="must be 'random' or 'sequential', whose order a resumed run and several processes repeat",
             )
+
         # As a plain default it would win over a `gradient_checkpointing=False`, its older name.
         if self.activation_checkpointing is None and self.gradient_checkpointing is None:  # type: ignore[has-type]
             self.activation_checkpointing = True
+
         super().__post_init__()
         if self.warmup_steps and self.lr_scheduler_type == "constant":
             self.lr_scheduler_type = SchedulerType.CONSTANT_WITH_WARMUP

@@ -3,7 +3,7 @@
 
 import torch
 
-from .objective import IGNORE_INDEX, Objective, RowTerms, sum_by_row
+from .objective import IGNORE_INDEX, Objective, RowTerms, mean_by_row
 
 
 def certainty_forcing_loss(
@@ -69,4 +69,4 @@ def row_terms(objective: Objective, logits: torch.Tensor, labels: torch.Tensor) 
         raise ValueError(f"`labels` must have shape (rows, length), got {tuple(labels.shape)}.")
     scored = labels != IGNORE_INDEX
     logits = logits[scored] if logits.dim() == 3 else logits
-    return sum_by_row(objective.token_terms(logits, labels[scored]), labels)
+    return mean_by_row(objective.token_terms(logits, labels[scored]), labels)

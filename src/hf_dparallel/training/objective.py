@@ -81,36 +81,37 @@ class Objective:
         return sum(weight * loss for weight, loss in zip(self.weights.values(), terms.losses.unbind(1), strict=True))
 
 
-def sum_by_row(terms: TokenTerms, labels: torch.Tensor, weights: torch.Tensor | None = None) -> RowTerms:
+def mean_by_row(terms: TokenTerms, labels: torch.Tensor, weights: torch.Tensor | None = None) -> RowTerms:
     """Returns the terms of each row of `labels` from the [`TokenTerms`] of all scored tokens, in row-major order.
 
     With `weights`, of the shape of `labels`, losses are weighted means.
     """
     # A model can be spread over several devices, and end on a different one from the labels.
-    losses, counted, entropy = (column.to(labels.device) for column in terms)
-    rows = (labels != IGNORE_INDEX).nonzero()[:, 0]
+    losses = terms.losses.to(labels.device)
+    counted = terms.counted.to(labels.device)
+    entropy = terms.entropy.to(labels.device)
+    scored = labels != IGNORE_INDEX
+    rows = scored.nonzero()[:, 0]
 
     def row_sum(values: torch.Tensor) -> torch.Tensor:
         return values.new_zeros(len(labels), *values.shape[1:]).index_add(0, rows, values)
 
-    numbers = totals = row_sum(counted.float())
-    num_masked, num_correct = numbers[:, 0], numbers[:, 1]
+    numbers = row_sum(counted.float())
+    num_masked = numbers[:, 0]
+    num_correct = numbers[:, 1]
+
+    totals = numbers
     if weights is not None:
-        counted = counted * weights[labels != IGNORE_INDEX][:, None]
+        counted = counted * weights[scored][:, None]
         totals = row_sum(counted)
-    # A sum of 0 has no token that counts.
-    means = row_sum(losses * counted) / totals.clamp(min=1e-9)
-    return RowTerms(means, num_masked, num_correct, row_sum(entropy) / num_masked.clamp(min=1))
 
-
-def sum_copies(terms: TokenTerms, labels: torch.Tensor, num_noisy: int) -> RowTerms:
-    """Returns the terms of the noisy copies, and as the last one the mean cross-entropy of the clean copies."""
-    is_noisy = (torch.arange(labels.shape[1], device=labels.device) < num_noisy).expand_as(labels)
-    is_noisy = is_noisy[labels != IGNORE_INDEX].to(terms.losses.device)
-    noisy, clean = (TokenTerms(*(column[which] for column in terms)) for which in (is_noisy, ~is_noisy))
-    rows = sum_by_row(noisy, labels[:, :num_noisy])
-    autoregressive = sum_by_row(clean, labels[:, num_noisy:]).losses[:, :1]
-    return rows._replace(losses=torch.cat([rows.losses, autoregressive], dim=1))
+    return RowTerms(
+        # A sum of 0 has no token that counts.
+        losses=row_sum(losses * counted) / totals.clamp(min=1e-9),
+        num_masked=num_masked,
+        num_correct=num_correct,
+        entropy=row_sum(entropy) / num_masked.clamp(min=1),
+    )
 
 
 def log_values(terms: RowTerms, num_views: int) -> torch.Tensor:

@@ -15,10 +15,17 @@ from .student import base_model
 
 
 # Beside the settings that CertaintyForcingConfig adds.
-_RECORDED_SETTINGS = (
-    *("gradient_accumulation_steps", "learning_rate", "lr_scheduler_type", "max_grad_norm", "optim", "seed"),
-    *("train_sampling_strategy", "warmup_steps", "weight_decay"),
-)
+_RECORDED_SETTINGS = [
+    "gradient_accumulation_steps",
+    "learning_rate",
+    "lr_scheduler_type",
+    "max_grad_norm",
+    "optim",
+    "seed",
+    "train_sampling_strategy",
+    "warmup_steps",
+    "weight_decay",
+]
 _RECORDED_METRICS = ("loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy")
 
 
@@ -64,17 +71,27 @@ def student_recipe(trainer: Any) -> DiffusionGenerationConfig:
 
 def training_summary(trainer: Any) -> dict[str, Any]:
     """Returns the facts for the card: model, data, settings and metrics of the training. Saved beside the weights."""
-    args, dataset = trainer.args, trainer.train_dataset
+    args = trainer.args
+    dataset = trainer.train_dataset
     base = base_model(trainer.model)
+
     inherited = TrainingArguments.__dataclass_fields__
     own = [name for name in CertaintyForcingConfig.__dataclass_fields__ if name not in inherited]
-    names = [name for name in (*_RECORDED_SETTINGS, *own) if getattr(args, name) is not None]
-    settings = {name: getattr(args, name) for name in names}
+    of_terms = [f"{term}_weight" for term in args.added_terms]
+    settings = {}
+    for name in (*_RECORDED_SETTINGS, *own, *of_terms):
+        value = getattr(args, name)
+        if value is not None:
+            settings[name] = value
     # The batch that was found to fit, with `auto_find_batch_size`.
     batch_size = trainer.state.train_batch_size or args.train_batch_size
     settings["batch_size"] = batch_size * args.gradient_accumulation_steps * args.world_size
     settings["steps"] = trainer.state.global_step
-    logged = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
+
+    # The last value of each.
+    logged: dict[str, Any] = {}
+    for logs in trainer.state.log_history:
+        logged |= logs
     return {
         # A folder of this machine says nothing to others.
         "base_model": hub_name(base.config.name_or_path),

@@ -63,7 +63,7 @@ def base_model(model: "PreTrainedModel | PeftModel") -> PreTrainedModel:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def special_token_id(
+def training_token_id(
     name: str, model: "PreTrainedModel | PeftModel", processing_class: PreTrainedTokenizerBase | None
 ) -> int:
     """Returns the `mask_token_id` that decoding uses, or the `eos_token_id`: that of the tokenizer, as in Trainer."""

@@ -24,18 +24,21 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import ADAPTER_CONFIG_NAME
 
-from hf_dparallel_rules.settings import SettingError
-
 from ..data.dataset import TRAINING_COLUMNS, prepare_dataset
 from ..hub.card import SUMMARY_NAME, TAGS
 from ..hub.push import check_base_model, made_files
 from ..models.base import MaskedDiffusionModel
 from ..reports import write_json
-from .block_collator import default_collator
 from .checkpoints import check_resumable, last_complete_checkpoint
-from .collator import MASK_SETTINGS, DataCollatorForSemiAutoregressiveMasking, MaskingCallback
+from .collator import (
+    MASK_SETTINGS,
+    DataCollatorForSemiAutoregressiveMasking,
+    ForeignRows,
+    MaskingCallback,
+    RowScoring,
+)
 from .config import CertaintyForcingConfig
-from .objective import IGNORE_INDEX, averages, log_values, sum_by_row, sum_copies
+from .objective import IGNORE_INDEX, averages, log_values
 from .recipe import chat_arguments, student_recipe, training_summary
 from .student import base_model, prepare_student
 
@@ -59,8 +62,8 @@ class CertaintyForcingTrainer(Trainer):
 
     - `consistency_loss`: cross-entropy on the trajectory (Eq. 5), in nats, summed over the views of a sequence.
     - `certainty_loss`: entropy at `certainty_temperature` of the correct predictions (Eq. 7), in nats, summed the same
-      way. `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`, and
-      `autoregressive_loss` and terms that a subclass of [`CertaintyForcingConfig`] adds are logged and weighted so.
+      way. `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`, and terms that a
+      subclass of [`CertaintyForcingConfig`] adds are logged and weighted so.
     - `masked_entropy`: mean entropy at temperature 1 of the scored tokens, in nats.
     - `masked_accuracy`: fraction of the scored tokens whose argmax is the label.
 
@@ -95,7 +98,8 @@ class CertaintyForcingTrainer(Trainer):
         data_collator ([`~transformers.DataCollator`], *optional*):
             Makes a batch with `input_ids` and `labels`, by default as [`DataCollatorForSemiAutoregressiveMasking`], or
             [`BlockCausalCollator`] for block-causal models, with the settings of `args`. If it returns several rows
-            per sequence, it must set `num_views` and keep the default's order.
+            per sequence, it must set `num_views` and keep the default's order. Its `score` and `average` say how a
+            batch is scored ([`RowScoring`]); without them `model.score` takes it.
         peft_config ([`~peft.PeftConfig`], *optional*):
             The adapter to train. If `None`, all weights that require gradients are trained. `target_modules=None`
             adapts all linear layers of attention and MLP.
@@ -133,27 +137,21 @@ class CertaintyForcingTrainer(Trainer):
         set_seed(args.seed)
         model = prepare_student(model, processing_class, peft_config, trainable=train_dataset is not None)
         model.add_model_tags(self._tag_names)
-        if getattr(base_model(model), "is_autoregressive", False):
-            # The keys and values of the tokens before the windows, which checkpointing would drop.
-            args.activation_checkpointing = args.gradient_checkpointing = False
         if args.push_to_hub and getattr(model, "peft_config", None):
             # Before the training: nobody else could use an adapter of a folder of this machine.
             check_base_model(base_model(model).config.name_or_path)
-        data_collator = data_collator or default_collator(args, model, processing_class)
+        data_collator = args.choose_collator(data_collator, model, processing_class)
+        self._scoring = data_collator if isinstance(data_collator, RowScoring) else ForeignRows()
         self._eval_collator = data_collator
+        if getattr(data_collator, "trains_with_cache", False):
+            args.activation_checkpointing = False
+            args.gradient_checkpointing = False
         self._num_views = getattr(data_collator, "num_views", 1)
         rules: dict[str, Any] = {"processing_class": processing_class}
         # Its metrics are sums over scored tokens; a callback can add others ([`DecodingCallback`]).
         args.prediction_loss_only = True
         args.chat_template_kwargs = chat_arguments(args.chat_template_kwargs, model, train_dataset)
         rules["chat_template_kwargs"] = args.chat_template_kwargs
-        if args.autoregressive_weight and not getattr(data_collator, "scores_clean_copy", False):
-            raise SettingError(
-                "autoregressive_weight",
-                args.autoregressive_weight,
-                rule=f"needs a causal clean copy, which rows of {type(base_model(model)).__name__} do not have",
-                remedy="Leave it out.",
-            )
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
             callbacks = [*(callbacks or []), MaskingCallback(data_collator)]
             # A copy, which stays at epoch 0: each evaluation has the same masks, and training keeps its own.
@@ -238,15 +236,14 @@ class CertaintyForcingTrainer(Trainer):
         training, the sum of the loss over the sequences of this batch is divided by it. If `None`, the loss is the
         mean over them. `return_outputs` adds the [`RowTerms`].
         """
-        labels, objective = inputs["labels"], self.args.objective
-        given = {name: value for name, value in inputs.items() if name not in ("labels", "weights")}
-        scored, base = labels != IGNORE_INDEX, base_model(self.model)
-        score = getattr(self.data_collator, "score", type(base).score)
-        by_token = score(base, given, scored, objective.token_terms, labels, forward=model)
-        if "autoregressive" in objective.weights:
-            terms = sum_copies(by_token, labels, inputs["num_noisy"])
-        else:
-            terms = sum_by_row(by_token, labels, inputs.get("weights"))
+        objective = self.args.objective
+        labels = inputs["labels"]
+        given = {name: value for name, value in inputs.items() if name != "labels"}
+        by_token = self._scoring.score(
+            base_model(self.model), given, labels != IGNORE_INDEX, objective.token_terms, labels, forward=model
+        )
+        terms = self._scoring.average(by_token, inputs)
+
         values = log_values(terms, self._num_views)
         num_sequences = len(values)
         if not model.training:
@@ -255,6 +252,7 @@ class CertaintyForcingTrainer(Trainer):
         elif num_items_in_batch is not None:
             num_sequences = num_items_in_batch
         self._sums["train" if model.training else "eval"] += values.sum(dim=0)
+
         loss = objective.weigh(terms).sum() / num_sequences
         return (loss, {"terms": terms}) if return_outputs else loss
 

@@ -12,10 +12,10 @@ from transformers.cache_utils import DynamicCache
 
 from hf_dparallel_rules.settings import SettingError
 
-from ..attention_masks import block_causal, make_attention_mask
+from ..attention_masks import Visibility, block_causal, make_attention_mask
 from ..exact.gate import MaskGate, gate_adapters
 from .collator import DataCollatorForSemiAutoregressiveMasking
-from .objective import IGNORE_INDEX
+from .objective import IGNORE_INDEX, RowTerms, TokenTerms, mean_by_row
 
 
 # The weight of a mask in the loss, as a part of the weight of the mask before it.
@@ -37,6 +37,9 @@ class WindowCollator(DataCollatorForSemiAutoregressiveMasking):
             As in [`DataCollatorForSemiAutoregressiveMasking`].
     """
 
+    # The keys and values of the tokens before the windows, which activation checkpointing would drop.
+    trains_with_cache = True
+
     def __post_init__(self):
         self.complementary_masking = False
         super().__post_init__()
@@ -51,42 +54,50 @@ class WindowCollator(DataCollatorForSemiAutoregressiveMasking):
 
         Returns:
             `dict` of `torch.LongTensor`s. Of shape `(len(examples), num_masks)`: `input_ids`, all masks;
-            `position_ids`; `window`, the position at which the window of each mask begins; `labels`, -100 after the
-            end of the answer; `weights` of the loss. Of shape `(len(examples), length)`: `past_ids`, the tokens,
+            `position_ids`; `window_start`, the position at which the window of each mask begins; `labels`, -100 after
+            the end of the answer; `weights` of the loss. Of shape `(len(examples), length)`: `past_ids`, the tokens,
             padded on the right.
         """
-        past_ids, starts = zip(*map(self._windows, examples), strict=True)
-        lengths = torch.tensor([len(ids) for ids in past_ids])[:, None]
-        past_ids = pad_sequence(list(past_ids), batch_first=True, padding_value=self.eos_token_id)
+        rows = [self._draw_windows(example) for example in examples]
+        lengths = torch.tensor([[len(tokens)] for tokens, _ in rows])
+        past_ids = pad_sequence([tokens for tokens, _ in rows], batch_first=True, padding_value=self.eos_token_id)
         # Rows with fewer windows have some behind their end, which predict nothing.
-        window = pad_sequence(list(starts), batch_first=True, padding_value=past_ids.shape[1])
-        window = window.repeat_interleave(self.block_length - 1, dim=1)
-        offsets = torch.arange(self.block_length - 1).repeat(window.shape[1] // (self.block_length - 1))
-        position_ids = window + offsets
+        length = past_ids.shape[1]
+        starts = pad_sequence([starts for _, starts in rows], batch_first=True, padding_value=length)
+
+        size = self.block_length - 1
+        window_start = starts.repeat_interleave(size, dim=1)
+        offsets = torch.arange(size).repeat(starts.shape[1])
+        position_ids = window_start + offsets
+
         predicted = position_ids + 1
-        labels = past_ids.gather(1, predicted.clamp(max=past_ids.shape[1] - 1))
+        labels = past_ids.gather(1, predicted.clamp(max=length - 1))
         return {
-            "input_ids": torch.full_like(window, self.mask_token_id),
+            "input_ids": torch.full_like(position_ids, self.mask_token_id),
             "position_ids": position_ids,
-            "window": window,
+            "window_start": window_start,
             "labels": labels.masked_fill(predicted >= lengths, IGNORE_INDEX),
             # A prediction is of use only if all before it in its window are right (https://huggingface.co/papers/2606.11552).
-            "weights": _DECAY ** offsets.expand_as(window),
+            "weights": _DECAY ** offsets.expand_as(position_ids),
             "past_ids": past_ids,
         }
 
-    def score(self, model, *args, **kwargs):
-        """Scores a batch of this collator, see [`score_windows`]."""
-        return score_windows(model, *args, **kwargs)
-
-    def _windows(self, example: dict[str, Any]) -> tuple[torch.LongTensor, torch.LongTensor]:
+    def _draw_windows(self, example: dict[str, Any]) -> tuple[torch.LongTensor, torch.LongTensor]:
         """Returns the tokens of a row, and the positions at which its windows begin."""
         prompt, completion, _ = self.read_row(example)
-        size = self.block_length - 1
+        num_windows = -(-len(completion) // (self.block_length - 1))
         # A window that begins at the last token has nothing to predict.
         num_places = max(len(completion) - 1, 1)
-        places = torch.randperm(num_places, generator=self._generator(prompt, completion))
-        return torch.cat([prompt, completion]), len(prompt) + places[: -(-len(completion) // size)]
+        places = torch.randperm(num_places, generator=self.generator_of(prompt, completion))
+        return torch.cat([prompt, completion]), len(prompt) + places[:num_windows]
+
+    def score(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Scores a batch of this collator, see [`score_windows`]."""
+        return score_windows(model, inputs, *args, **kwargs)
+
+    def average(self, terms: TokenTerms, batch: dict[str, Any]) -> RowTerms:
+        """Returns the weighted terms of each row."""
+        return mean_by_row(terms, batch["labels"], batch["weights"])
 
 
 def score_windows(
@@ -102,34 +113,42 @@ def score_windows(
     The tokens are computed causally, without the adapter and without gradients; only masks have a backward pass.
     """
     forward = model if forward is None else forward
-    past_ids, window = inputs["past_ids"], inputs["window"]
+    past_ids = inputs["past_ids"]
+    window_start = inputs["window_start"]
+    rows, num_masks = window_start.shape
     length = past_ids.shape[1]
-    positions = torch.arange(length, device=window.device).expand(len(window), -1)
-    cache = DynamicCache(config=model.config)
+    device = window_start.device
+    positions = torch.arange(length, device=device).expand(rows, -1)
 
-    def attention_mask(is_visible: Any, queries: int, keys: int) -> dict[str, Any]:
-        shape = (len(window), queries, keys)
-        mask = make_attention_mask(model.config, is_visible, shape, dtype=model.dtype, device=window.device)
+    def attention_mask(is_visible: Visibility, queries: int, keys: int) -> dict[str, Any]:
+        shape = (rows, queries, keys)
+        mask = make_attention_mask(model.config, is_visible, shape, dtype=model.dtype, device=device)
         return {"full_attention": mask}
 
-    def is_visible(row, head, query, key):
+    def sees(row, head, query, key):
         # Tokens before the window, and its own masks, whose keys come after all tokens.
-        block = torch.cat([positions, window], dim=1)[row, key]
-        return torch.where(key < length, block < window[row, query], block == window[row, query])
+        start = torch.cat([positions, window_start], dim=1)[row, key]
+        return torch.where(key < length, start < window_start[row, query], start == window_start[row, query])
 
+    cache = DynamicCache(config=model.config)
     gate = gate_adapters(model) or MaskGate([])
     with torch.no_grad(), gate.on(None):
-        causal = attention_mask(block_causal(positions, positions), length, length)
-        past = {"input_ids": past_ids, "position_ids": positions, "attention_mask": causal}
-        forward(**past, past_key_values=cache, logits_to_keep=1)
-    with gate.on(torch.ones(1, 1, dtype=torch.bool, device=window.device)):
+        forward(
+            input_ids=past_ids,
+            position_ids=positions,
+            attention_mask=attention_mask(block_causal(positions, positions), length, length),
+            past_key_values=cache,
+            logits_to_keep=1,
+        )
+
+    with gate.on(torch.ones(1, 1, dtype=torch.bool, device=device)):
         return forward(
             input_ids=inputs["input_ids"],
             position_ids=inputs["position_ids"],
-            attention_mask=attention_mask(is_visible, window.shape[1], length + window.shape[1]),
+            attention_mask=attention_mask(sees, num_masks, length + num_masks),
             past_key_values=cache,
             # Each mask predicts the token after its place, which is where its label stands.
-            predicting_columns=torch.arange(window.shape[1], device=window.device).expand(len(window), -1),
+            predicting_columns=torch.arange(num_masks, device=device).expand(rows, -1),
             logits_to_keep=where,
             labels=labels,
             head_function=function,

@@ -32,8 +32,8 @@ class NemotronDiffusionForMaskedDiffusion(CausalPastMixin, MaskedDiffusionModel,
     sampler does: the pass that computes a decided block as past is the first one over the next block. In that block
     `logits[:, i]` scores token `i`; in the past it scores token `i + 1`, as in an autoregressive model.
 
-    The published training also adds an autoregressive loss on the clean copy: `autoregressive_weight` in
-    [`CertaintyForcingConfig`].
+    The published training also adds an autoregressive loss on the clean copy: `autoregressive_weight` of the
+    experimental `AutoregressiveLossConfig`.
     """
 
     config: NemotronDiffusionConfig
