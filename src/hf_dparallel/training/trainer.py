@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -202,13 +203,21 @@ class CertaintyForcingTrainer(Trainer):
         """Returns the loader of evaluation data, with the same masks each time."""
         if not isinstance(eval_dataset, str):
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset")
-        return super().get_eval_dataloader(eval_dataset)
+        with self._masks_of_evaluation():
+            return super().get_eval_dataloader(eval_dataset)
 
-    def _get_dataloader(self, *args: Any, is_training: bool = False, **kwargs: Any) -> DataLoader:
+    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
+        """Returns the loader of test data, with the masks of an evaluation."""
+        with self._masks_of_evaluation():
+            return super().get_test_dataloader(test_dataset)
+
+    @contextmanager
+    def _masks_of_evaluation(self) -> Iterator[None]:
+        # What makes a loader takes the collator of the Trainer.
         collator = self.data_collator
-        self.data_collator = collator if is_training else self._eval_collator
+        self.data_collator = self._eval_collator
         try:
-            return super()._get_dataloader(*args, is_training=is_training, **kwargs)
+            yield
         finally:
             self.data_collator = collator
 
