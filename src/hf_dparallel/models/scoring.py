@@ -27,6 +27,13 @@ class ScoringMixin:
     # autoregressive checkpoint.
     shift_logits = False
 
+    def prepare_adapter(self, peft_config: Any) -> Any:
+        """Returns the configuration of an adapter to train, as the model needs it."""
+        return peft_config
+
+    def check_student(self, student: nn.Module) -> None:
+        """Raises a `ValueError` if weights of `student`, this model or its PEFT model, must not be trained."""
+
     def score(
         self,
         inputs: dict[str, torch.Tensor],

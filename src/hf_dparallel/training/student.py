@@ -9,7 +9,6 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..exact.gate import gate_adapters
 from ..generation import configuration
 from ..generation.adapters import check_virtual_tokens, has_adapter
 from ..models.adapters import check_start
@@ -41,12 +40,9 @@ def prepare_student(
         sources = (base.config.get_text_config(), processing_class)
         enable_diffusion_generation(base, configuration.special_token_id("mask_token_id", *sources))
     if peft_config is not None:
-        model = add_adapter(model, peft_config)
-    elif getattr(base, "is_autoregressive", False) and gate_adapters(model) is None:
-        raise ValueError(
-            f"{type(base).__name__} with a causal past keeps its weights: only an adapter on its masks is trained. "
-            "Pass `peft_config=LoraConfig(...)`, or `--use_peft`."
-        )
+        model = add_adapter(model, base.prepare_adapter(peft_config))
+    else:
+        base.check_student(model)
     if model is not base and model.active_adapters[0] != "default":
         # PEFT would save it in a sub-folder of its name, where nothing looks for it.
         raise ValueError(f"The adapter to train must be named 'default', got {model.active_adapters[0]!r}.")
@@ -104,22 +100,10 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
             "the model, and load that folder."
         )
     peft_config = copy.deepcopy(peft_config)
-    # Not every method has all of these settings.
-    changes_base = {"bias": getattr(peft_config, "bias", "none") != "none"}
-    if getattr(model, "is_autoregressive", False):
-        if not hasattr(peft_config, "alora_invocation_tokens") or peft_config.use_dora:
-            raise ValueError(
-                f"`peft_config` must be a plain `LoraConfig` for a model with a causal past, whose adapter acts on "
-                f"masks only, got a {type(peft_config).__name__}."
-            )
-        changes_base |= _changes_answers(peft_config, model.config.mask_token_id)
-        peft_config.alora_invocation_tokens = [model.config.mask_token_id]
-    for name, is_changed in changes_base.items():
-        if is_changed:
-            raise ValueError(
-                f"`{name}={getattr(peft_config, name)!r}` of `peft_config` would change the model without the adapter "
-                "(with a causal past, what is not a mask). Leave it out."
-            )
+    # Not every method has this setting.
+    bias = getattr(peft_config, "bias", "none")
+    if bias != "none":
+        raise ValueError(f"`bias={bias!r}` of `peft_config` would change the model without the adapter. Leave it out.")
     if peft_config.task_type is not None:
         logger.warning(f"`task_type={peft_config.task_type}` of `peft_config` is replaced by `None`.")
         peft_config.task_type = None
@@ -130,18 +114,6 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
         peft_config.target_modules = [targets] if is_name else targets
         _check_target_modules(model, peft_config.target_modules)
     return get_peft_model(model, peft_config)
-
-
-def _changes_answers(peft_config: "PeftConfig", mask_token_id: int) -> dict[str, bool]:
-    """Returns the settings by which an adapter on masks would change the answers that it speeds up."""
-    targets, tokens = peft_config.target_modules or [], peft_config.trainable_token_indices or []
-    targets = [targets] if isinstance(targets, str) else targets
-    tokens = sum(tokens.values(), []) if isinstance(tokens, dict) else tokens
-    return {
-        "modules_to_save": bool(peft_config.modules_to_save),
-        "trainable_token_indices": not set(tokens) <= {mask_token_id},
-        "target_modules": any(re.fullmatch(target, "lm_head") for target in targets),
-    }
 
 
 def _check_target_modules(model: nn.Module, targets: list[str] | set[str] | str) -> None:
