@@ -79,7 +79,7 @@ def test_noise_is_uniform_and_depends_on_row_and_epoch_only():
     collator, rows = make_collator(), [{"prompt_ids": [2], "completion_ids": [3] * 20}]
     changed, conditioned = [], []
     for epoch in range(400):
-        collator.epoch.fill_(epoch)
+        collator.set_epoch(epoch)
         batch = collator(rows)
         changed += (batch["decoder_input_ids"] != 3).view(-1, 4).sum(dim=1).tolist()
         conditioned.append(bool(batch["self_conditioning_mask"]))

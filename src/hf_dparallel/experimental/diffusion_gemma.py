@@ -1,9 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Certainty forcing on top of the published training of DiffusionGemma, which transformers decodes."""
 
-import hashlib
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from transformers.cache_utils import DynamicCache
 
 from ..attention_masks import make_attention_mask
 from ..models.backbones import CACHE_ARGUMENT
-from ..training.collator import MaskingCallback
+from ..training.collator import DrawsByRow, MaskingCallback
 from ..training.losses import row_terms
 from ..training.objective import IGNORE_INDEX, Objective
 from ..training.student import add_adapter, base_model
@@ -26,19 +25,18 @@ _TARGET_MODULES = r".*\.(language_model|decoder)\.layers\.\d+\.(self_attn|mlp)\.
 
 
 @dataclass
-class DiffusionGemmaCollator:
+class DiffusionGemmaCollator(DrawsByRow):
     """Data collator that puts noise into all canvases of an answer, and leaves a clean copy for the encoder.
 
     Each canvas has a share of noise of its own, drawn uniformly; a noisy token is drawn from the vocabulary. Half of
     the rows are to be predicted once before, as in decoding (`self_conditioning_mask`). All draws depend on the tokens
-    of the row, `seed` and `epoch` alone.
+    of the row, `seed` and the epoch alone.
 
     Args:
         canvas_length, vocab_size (`int`): those of the model.
         eos_token_id (`int`): fills up the last canvas, and is learned there.
         max_length (`int`, *optional*, defaults to 384): of prompt and completion together; longer rows are refused.
         seed (`int`, *optional*, defaults to 0): seed of the draws.
-        epoch (`torch.Tensor`): the epoch, in shared memory, where worker processes see it change.
     """
 
     canvas_length: int
@@ -46,7 +44,6 @@ class DiffusionGemmaCollator:
     eos_token_id: int
     max_length: int = 384
     seed: int = 0
-    epoch: torch.Tensor = field(default_factory=lambda: torch.tensor(0).share_memory_())
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """Returns the inputs of the model, `labels` of all canvases `(rows, tokens)`, and `encoder_labels`."""
@@ -55,28 +52,29 @@ class DiffusionGemmaCollator:
         for name in rows[0]:
             padding = IGNORE_INDEX if name.endswith("labels") else self.eos_token_id
             batch[name] = pad_sequence([row[name] for row in rows], batch_first=True, padding_value=padding)
-        return batch | {"self_conditioning_mask": batch["self_conditioning_mask"][:, 0]}
 
-    def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch (from 0) whose noise is drawn next, in worker processes, too."""
-        self.epoch.fill_(epoch)
+        batch["self_conditioning_mask"] = batch["self_conditioning_mask"][:, 0]
+        return batch
 
     def _read(self, example: dict[str, Any]) -> dict[str, torch.Tensor]:
-        prompt, completion = example["prompt_ids"], example["completion_ids"]
+        prompt = example["prompt_ids"]
+        completion = example["completion_ids"]
         if not (prompt and completion and len(prompt) + len(completion) <= self.max_length):
             raise ValueError(
                 f"A row has {len(prompt)} `prompt_ids` and {len(completion)} `completion_ids`: both must be there, "
                 f"and together at most `max_length={self.max_length}`. Raise it, or drop the row."
             )
+
         clean = torch.tensor([*prompt, *completion])
-        digest = hashlib.blake2b(repr((self.seed, int(self.epoch), prompt, completion)).encode(), digest_size=7)
-        generator = torch.Generator().manual_seed(int.from_bytes(digest.digest(), "little"))
         num_canvases = -(-len(completion) // self.canvas_length)
         target = torch.full((num_canvases, self.canvas_length), self.eos_token_id)
         target.view(-1)[: len(completion)] = clean[len(prompt) :]
+
+        generator = self.generator_of(clean[: len(prompt)], clean[len(prompt) :])
         share = torch.rand(num_canvases, 1, generator=generator)
         noise = torch.randint(self.vocab_size, target.shape, generator=generator)
         noisy = torch.where(torch.rand(target.shape, generator=generator) < share, noise, target)
+
         return {
             "input_ids": clean,
             # Nothing predicts the first token.
@@ -143,12 +141,19 @@ class DiffusionGemmaTrainer(Trainer):
         if peft_config is not None:
             model.target_modules = _TARGET_MODULES
             model = add_adapter(model, peft_config)
-        ends, seed = config.text_config.eos_token_id, args.seed if args.data_seed is None else args.data_seed
-        sizes = (config.canvas_length, config.text_config.vocab_size, ends if isinstance(ends, int) else ends[0])
-        collator = DiffusionGemmaCollator(*sizes, args.max_length, seed)
+
+        ends = config.text_config.eos_token_id
+        collator = DiffusionGemmaCollator(
+            canvas_length=config.canvas_length,
+            vocab_size=config.text_config.vocab_size,
+            eos_token_id=ends if isinstance(ends, int) else ends[0],
+            max_length=args.max_length,
+            seed=args.seed if args.data_seed is None else args.data_seed,
+        )
         super().__init__(model, args, collator, train_dataset, eval_dataset, **kwargs)
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             raise ValueError("DiffusionGemmaTrainer runs on whole weights: use data parallel processes instead.")
+
         self.add_callback(MaskingCallback(collator))
         self.label_names = ["labels"]
         # The loss is a mean over rows, whatever they hold.
@@ -164,8 +169,8 @@ class DiffusionGemmaTrainer(Trainer):
         num_items_in_batch: torch.Tensor | None = None,
     ) -> Any:
         """Returns the weighted sum of the terms, from two passes: without gradients, then conditioned on the first."""
-        args, base = self.args, base_model(self.model)
-        labels, encoder_labels = inputs["labels"], inputs["encoder_labels"]
+        args = self.args
+        base = base_model(self.model)
         given = {name: value for name, value in inputs.items() if not name.endswith("labels")}
         is_conditioned = given.pop("self_conditioning_mask")
         given["decoder_attention_mask"] = _make_masks(base, given["input_ids"], given["decoder_position_ids"])
@@ -179,24 +184,35 @@ class DiffusionGemmaTrainer(Trainer):
         # Autocast would use the casts of this pass, which have no gradients, in the next one.
         torch.clear_autocast_cache()
         output = predict(self_conditioning_logits=first, self_conditioning_mask=is_conditioned)
+
+        cap = base.final_logit_softcapping
         of_encoder = base.lm_head(output.encoder_last_hidden_state[:, :-1]).float()
-        of_encoder = (of_encoder / base.final_logit_softcapping).tanh() * base.final_logit_softcapping
-        consistency, certainty = row_terms(Objective(args.certainty_temperature), output.logits, labels).losses.mean(0)
-        encoder = row_terms(Objective(), of_encoder, encoder_labels[:, 1:]).losses[:, 0].mean()
-        terms = {"consistency": consistency, "certainty": certainty, "encoder": encoder}
+        of_encoder = (of_encoder / cap).tanh() * cap
+        of_canvases = row_terms(Objective(args.certainty_temperature), output.logits, inputs["labels"])
+        of_next_tokens = row_terms(Objective(), of_encoder, inputs["encoder_labels"][:, 1:])
+        terms = {
+            "consistency": of_canvases.losses[:, 0].mean(),
+            "certainty": of_canvases.losses[:, 1].mean(),
+            "encoder": of_next_tokens.losses[:, 0].mean(),
+        }
+
+        sums = self._sums["" if model.training else "eval_"]
+        loss = torch.zeros((), device=output.logits.device)
         for name, term in terms.items():
-            self._sums["" if model.training else "eval_"][f"{name}_loss"].append(term.detach())
-        loss = sum(getattr(args, f"{name}_weight") * term for name, term in terms.items())
+            sums[f"{name}_loss"].append(term.detach())
+            loss = loss + getattr(args, f"{name}_weight") * term
         return (loss, {"logits": output.logits}) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Adds the means of the terms since the last log."""
         for prefix, sums in self._sums.items():
-            if f"{prefix}loss" in logs:
-                for name, values in sums.items():
-                    mean = self.accelerator.reduce(torch.stack(values).mean(), reduction="mean")
-                    logs[f"{prefix}{name}"] = mean.item()
-                sums.clear()
+            if f"{prefix}loss" not in logs:
+                continue
+            for name, values in sums.items():
+                mean = self.accelerator.reduce(torch.stack(values).mean(), reduction="mean")
+                logs[f"{prefix}{name}"] = mean.item()
+            sums.clear()
+
         super().log(logs, *args, **kwargs)
 
 
@@ -207,20 +223,24 @@ def _make_masks(
 
     A canvas sees itself, and the clean tokens before it; in sliding layers as many of those as fit into the window.
     """
+    config = model.config.text_config
     rows, num_tokens = position_ids.shape
-    num_clean, canvas = clean.shape[1], torch.arange(num_tokens, device=clean.device) // model.config.canvas_length
-    start = position_ids - torch.arange(num_tokens, device=clean.device) % model.config.canvas_length
+    num_clean = clean.shape[1]
+    tokens = torch.arange(num_tokens, device=clean.device)
+    canvas = tokens // model.config.canvas_length
+    start = position_ids - tokens % model.config.canvas_length
 
     def full(row, head, query, key):
         own = key - num_clean
         return torch.where(own < 0, key < start[row, query], canvas[own.clamp(min=0)] == canvas[query])
 
     def sliding(row, head, query, key):
-        is_near = start[row, query] - key < model.config.text_config.sliding_window
+        is_near = start[row, query] - key < config.sliding_window
         return full(row, head, query, key) & ((key >= num_clean) | is_near)
 
     shape = (rows, num_tokens, num_clean + num_tokens)
+    form = {"dtype": model.dtype, "device": clean.device}
     return {
-        name: make_attention_mask(model.config.text_config, is_visible, shape, dtype=model.dtype, device=clean.device)
-        for name, is_visible in (("full_attention", full), ("sliding_attention", sliding))
+        "full_attention": make_attention_mask(config, full, shape, **form),
+        "sliding_attention": make_attention_mask(config, sliding, shape, **form),
     }
