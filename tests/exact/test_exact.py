@@ -301,6 +301,32 @@ def test_processors_see_what_they_would_one_token_at_a_time(settings, warpers):
     assert answers == [one_at_a_time(model, prompt, 30, warpers) for prompt in prompts]
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_callers_processors_come_after_the_repetition_penalty(exact):
+    """As in transformers; with one token a pass the answers are its own, with and without verification."""
+    model, prompts = make_model(adapter=False), make_ragged(5, seed=4)
+    model.lm_head.weight.data.normal_(std=0.5, generator=torch.Generator().manual_seed(0))
+
+    def bias(input_ids, scores):
+        return scores + torch.linspace(-2, 2, VOCABULARY)
+
+    for prompt in prompts:
+        kwargs = {"repetition_penalty": 1.8, "logits_processor": LogitsProcessorList([bias]), "exact": exact}
+        row = model.generate(torch.tensor([prompt]), max_new_tokens=12, denoising_steps=12, **kwargs)[0]
+        answer = one_at_a_time(model, prompt, 12, [RepetitionPenaltyLogitsProcessor(1.8), bias])
+        assert row[len(prompt) :][: len(answer)].tolist() == answer
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_every_committed_token_has_its_certainty(exact):
+    settings = {"confidence_threshold": 0.05, "output_certainty": True, "return_dict_in_generate": True}
+    ids, attention_mask = left_padded(make_ragged(4, seed=5))
+    out = make_model().generate(ids, attention_mask=attention_mask, max_new_tokens=12, exact=exact, **settings)
+    is_committed = out.commit_step >= 0
+    entropies = out.entropies.gather(1, out.commit_step.clamp(min=0)[:, None])[:, 0]
+    assert not entropies[is_committed].isnan().any()
+
+
 class OneTokenOn(LogitsProcessor):
     """Keeps tokens out by what it has seen, like a grammar that moves on with each token that it is asked after."""
 
@@ -380,11 +406,11 @@ class WritesAfterEach(DecodingHook):
     """Keeps the first token of each pass, and writes two more over what was proposed, as a JSON schema does."""
 
     def change(self, prediction, change):
-        accepted = torch.zeros_like(change.accepted)
+        accepted = torch.zeros_like(change.commits)
         accepted[:, 0] = True
         for row, status in enumerate(self.canvas.status):
             self.canvas.write(row, status.num_decided + 1, [2 + int(change.tokens[row, 0]) % 7, 9])
-        return change._replace(accepted=accepted)
+        return change._replace(commits=accepted)
 
 
 def test_written_tokens_replace_the_keys_of_proposals():

@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from hf_dparallel.generation.cache import WindowCache
+from hf_dparallel.generation.cache import CanvasCache
 from hf_dparallel.generation.plan import Pass
 
 
@@ -19,8 +19,8 @@ def make_states(rows, columns, value):
 
 
 def make_cache():
-    cache = WindowCache(1)
-    cache.resize([], ROWS, WIDTH, torch.device("cpu"))
+    cache = CanvasCache(1)
+    cache.fit(list(range(ROWS)), WIDTH, torch.device("cpu"))
     cache.select(Pass(None, torch.arange(WIDTH).expand(ROWS, -1), NO_SCORES, WIDTH, start=0))
     keys = make_states(ROWS, WIDTH, 0.0)
     cache.layers[0].update(keys, -keys)
@@ -56,7 +56,8 @@ def test_a_pass_replaces_its_columns_and_sees_the_others(rows, columns, start, k
 @pytest.mark.parametrize("width", [4, WIDTH, 8])
 def test_rows_leave_and_enter_at_the_right_edge(kept_rows, width):
     cache, keys = make_cache()
-    cache.resize(kept_rows, 4, width, torch.device("cpu"))
+    new_rows = [10 + row for row in range(4 - len(kept_rows))]
+    cache.fit([*kept_rows, *new_rows], width, torch.device("cpu"))
     assert cache.layers[0].keys.shape == (4, 1, width, 2)
     size = min(width, WIDTH)
     for row, source in enumerate(kept_rows):

@@ -70,6 +70,10 @@ def test_a_long_prompt_is_stored_in_runs_with_small_masks(monkeypatch, make, ori
     assert max(lines) == 16 and lines.count(16) > 5
 
 
+def run_out_of_memory(module, args):
+    raise torch.OutOfMemoryError
+
+
 @pytest.mark.parametrize("make", [make_sdar, make_block_a2d, make_fast_dllm, make_nemotron])
 def test_rows_at_different_blocks_are_stored_anew(monkeypatch, make):
     model, rows = make().double(), {}
@@ -85,8 +89,11 @@ def test_rows_at_different_blocks_are_stored_anew(monkeypatch, make):
         decoder.add_prompts({1: prompts[1]})
         for _ in range(2):
             decoder.step()
-        # As after a pass that did not fit into memory.
-        decoder.runner.forget()
+        # A pass that does not fit into memory is run again.
+        handle = model.lm_head.register_forward_pre_hook(run_out_of_memory)
+        with pytest.raises(torch.OutOfMemoryError):
+            decoder.step()
+        handle.remove()
         while decoder:
             rows |= {row.index: (row.tokens.tolist(), row.nfe) for row in decoder.step()}
     assert [rows[0], rows[1]] == expected

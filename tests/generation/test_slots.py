@@ -3,11 +3,18 @@
 
 import itertools
 import time
+from contextlib import contextmanager
 
 import pytest
 import torch
+from transformers import StoppingCriteria, StoppingCriteriaList
 
-from ..helpers import make_llada
+from hf_dparallel.generation.cache import CanvasLayer
+from hf_dparallel.generation.configuration import resolve
+from hf_dparallel.generation.hooks.base import DecodingHook
+from hf_dparallel.generation.slots import SlotDecoder
+
+from ..helpers import assert_same_row, make_a2d, make_dream, make_fast_dllm, make_llada, make_nemotron, make_sdar
 
 
 SETTINGS = {"max_new_tokens": 16, "block_length": 4, "entropy_threshold": 1.0, "pad_token_id": 0}
@@ -130,3 +137,120 @@ def test_an_interruption_keeps_what_is_finished(tiny_llada):
     assert rows.finished and len(kept) > len(taken)
     for row in kept:
         assert row.tokens.tolist() == alone[row.index + 2]
+
+
+CERTAIN = {"max_new_tokens": 10, "confidence_threshold": 0.3, "stop_at_eos": False, "pad_token_id": 0}
+EXACT = {"block_length": 4, "causal_past": True, "shift_logits": True}
+# What computes something in each pass, the last one after the scores of the model.
+PLACES = ["", "model.layers.1", "lm_head", "processor"]
+
+
+class Processor(torch.nn.Module):
+    def forward(self, input_ids, scores):
+        return scores
+
+
+@contextmanager
+def interrupted(module, at):
+    """Interrupts a module once, as it is called for the time `at`. Yields when it was."""
+    calls, times = itertools.count(1), []
+
+    def interrupt(module, args):
+        if next(calls) == at:
+            times.append(at)
+            raise KeyboardInterrupt
+
+    handle = module.register_forward_pre_hook(interrupt)
+    yield times
+    handle.remove()
+
+
+def read_through_interruptions(rows):
+    read = []
+    while True:
+        try:
+            read.append(next(rows))
+        except KeyboardInterrupt:
+            continue
+        except StopIteration:
+            return read
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (make_llada, {"block_length": 4}),
+        (make_llada, {"cache_implementation": "prefix", "block_length": 4}),
+        (make_dream, {"cache_implementation": "dual", "block_length": 7, "cache_refresh_interval": 3}),
+        (make_llada, {"cache_implementation": "dual", "block_length": 7, "output_certainty": True}),
+        (make_sdar, {}),
+        (make_fast_dllm, {"temperature": 1.0}),
+        (make_nemotron, {}),
+        (make_a2d, {"exact": True, "temperature": 1.0, "confidence_threshold": 0.01}),
+        (make_a2d, {"exact": False, "repetition_penalty": 1.2}),
+    ],
+)
+def test_an_interrupted_pass_is_run_again(make, settings, place):
+    model = make(**(EXACT if "exact" in settings else {})).double()
+    prompts = [[2 + (7 * row + k) % 60 for k in range(length)] for row, length in enumerate((5, 9, 3, 7))]
+    processor = Processor()
+    kwargs = {"batch_size": 2, "generator_for": lambda number: torch.Generator().manual_seed(number)}
+    kwargs |= CERTAIN | {"return_dict_in_generate": True, "logits_processor": [processor]} | settings
+    expected = list(model.generate_many(prompts, **kwargs))
+    for at in (1, 2, 4):
+        with interrupted(processor if place == "processor" else model.get_submodule(place), at) as times:
+            rows = read_through_interruptions(model.generate_many(prompts, **kwargs))
+        for row, other in zip(rows, expected, strict=True):
+            assert_same_row(row, other, (at, row.index))
+            if row.entropies is not None:
+                torch.testing.assert_close(row.entropies, other.entropies, equal_nan=True)
+        assert times or at > 1
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_an_interrupted_change_of_rows_is_made_again(monkeypatch, at):
+    model, resize, calls = make_sdar().double(), CanvasLayer.resize, itertools.count(1)
+    prompts = [[2 + (7 * row + k) % 60 for k in range(length)] for row, length in enumerate((5, 9, 3, 7, 12, 4))]
+    expected = list(model.generate_many(prompts, batch_size=2, **CERTAIN))
+
+    def interrupt(*args):
+        if next(calls) == at:
+            raise KeyboardInterrupt
+        resize(*args)
+
+    monkeypatch.setattr(CanvasLayer, "resize", interrupt)
+    rows = read_through_interruptions(model.generate_many(prompts, batch_size=2, **CERTAIN))
+    for row, other in zip(rows, expected, strict=True):
+        assert_same_row(row, other, (at, row.index))
+
+
+class GivesFirstAnswer(DecodingHook):
+    def enter(self, row_ids):
+        self.canvas.begin(0, [9] * 8)
+
+
+def test_a_row_that_enters_finished_is_not_lost_when_a_pass_is_interrupted(tiny_llada):
+    config = resolve(tiny_llada, max_new_tokens=8, block_length=4, entropy_threshold=1.0, pad_token_id=0)
+    decoder = tiny_llada.make_decoder(config, [GivesFirstAnswer()])
+    rows = SlotDecoder(decoder, [[2, 3], [4, 5, 6]], 2, lambda prompt: prompt[0])
+    with interrupted(tiny_llada, 1) as times:
+        read = read_through_interruptions(rows)
+    assert times and [row.index for row in read] == [0, 1]
+
+
+def test_tokens_are_checked_by_a_criterion_that_was_interrupted(tiny_llada):
+    class Stops(StoppingCriteria):
+        num_calls = 0
+
+        def __call__(self, input_ids, scores, answer_start=0, **kwargs):
+            self.num_calls += 1
+            if self.num_calls == interrupted_call:
+                raise KeyboardInterrupt
+            return torch.full((len(input_ids),), input_ids.shape[1] - answer_start == 6)
+
+    # Read by the criterion.
+    for interrupted_call in range(1, 7):  # noqa: B007
+        kwargs = SETTINGS | {"stop_at_eos": False, "stopping_criteria": StoppingCriteriaList([Stops()])}
+        (row,) = read_through_interruptions(tiny_llada.generate_many([[2, 3]], **kwargs))
+        assert row.num_tokens == 6

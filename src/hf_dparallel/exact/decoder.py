@@ -22,11 +22,11 @@ from ..generation.decoder import Decoder
 from ..generation.hooks.base import Change, DecodingHook
 from ..generation.hooks.processing import ScoreProcessing
 from ..generation.layout import Layout
-from ..generation.plan import Blocks, Pass
+from ..generation.plan import Pass, Planner, known_and_new
 from .gate import gate_adapters
 
 
-class MaskWindows(Blocks):
+class WindowPlanner(Planner):
     """Computes the tokens that the cache lacks, the proposed tokens after them, and masks that propose further ones.
 
     Decided and proposed tokens are causal and stored, so they verify the proposals and are the cache of the next pass.
@@ -37,22 +37,44 @@ class MaskWindows(Blocks):
     def __init__(self, canvas: "WindowCanvas", model: PreTrainedModel):
         super().__init__(canvas, model)
         self.canvas: WindowCanvas = canvas
-        # The last open token is predicted where the first mask stands.
-        self.num_after = canvas.num_masks - 1
         # Where the first mask that proposes a token stands: one that scores its own place has the next token before.
         self.first_mask = int(not model.shift_logits)
         self.is_cached = canvas.config.cache_implementation != "none"
+        # By row id, how many columns at its right end the cache lacks.
+        self._missing: dict[int, int] = {}
 
-    def _first_unstored(self, row: int) -> int:
-        return self.canvas.open_edges(row)[1] - 1
+    def plan(self, wanted: torch.LongTensor) -> list[Pass]:
+        canvas = self.canvas
+        scored = self._scored(wanted)
+        # The last open token is predicted where the first mask stands.
+        num_after = canvas.num_masks - 1
 
-    def _edges(self, row: int) -> tuple[int, int]:
-        canvas, row_id = self.canvas, self.canvas.row_ids[row]
-        (first, end), written = canvas.open_edges(row), canvas.written.pop(row_id, None)
-        # The last token before those that were written may replace a proposal, too.
-        first = first if written is None else canvas.answer(row).start + written
-        start = min(canvas.width - self._missing[row_id], first - 1) if self.is_cached else 0
-        return start, end + self.num_after
+        passes = []
+        for rows in known_and_new(canvas.row_ids, self._missing):
+            starts = [self._first_computed(row) for row in rows]
+            passes += self.up_to_open_blocks(rows, starts, scored, num_after)
+        # Scored places are those of the hidden states.
+        return [each._replace(predicting_columns=each.columns - each.columns[:, :1]) for each in passes]
+
+    def note(self) -> None:
+        canvas = self.canvas
+        canvas.written.clear()
+        self._missing = {}
+        for row, row_id in enumerate(canvas.row_ids):
+            start = max(canvas.open_edges(row)[1] - 1, canvas.prompt_start(row))
+            self._missing[row_id] = canvas.width - start
+
+    def _first_computed(self, row: int) -> int:
+        canvas = self.canvas
+        row_id = canvas.row_ids[row]
+        if not self.is_cached:
+            return 0
+        first_open = canvas.open_edges(row)[0]
+        if row_id in canvas.written:
+            # The last token before those that were written may replace a proposal, too.
+            first_open = canvas.answer(row).start + canvas.written[row_id]
+        whole = canvas.width - canvas.prompt_start(row)
+        return min(canvas.width - self._missing.get(row_id, whole), first_open - 1)
 
     def _scored(self, wanted: torch.LongTensor) -> torch.LongTensor:
         """Returns the columns before the open tokens of each row, and then those of the masks that propose more."""
@@ -62,22 +84,12 @@ class MaskWindows(Blocks):
         before = wanted[:, :1] - 1 + canvas.column_ids[: wanted.shape[1]]
         return torch.cat([before, masks], dim=1)
 
-    def _runs(self, columns: slice, first: int) -> list[slice]:
-        return super()._runs(columns, first) if self.is_cached else [columns]
-
-    def _pass(self, *args, **kwargs) -> Pass:
-        planned = super()._pass(*args, **kwargs)
-        # Scored places are those of the hidden states.
-        return planned._replace(predicting_columns=(planned.columns - planned.columns[:, :1]))
-
 
 class WindowCanvas(Canvas):
     """Rows of a model with a causal past. The open blocks are the next token and those that are proposed after it.
 
     After them stand `num_masks` masks, which propose further tokens.
     """
-
-    planner = MaskWindows
 
     def __init__(self, config: DiffusionGenerationConfig, attention: str, num_masks: int):
         # Every token is a block of its own, and the last window has room.
@@ -160,10 +172,15 @@ class WindowDecoder(Decoder):
         self._states: dict[int, tuple[torch.Generator, list[torch.Tensor]]] = {}
         return WindowCanvas(config, model.attention, num_masks)
 
+    def _make_planner(self) -> WindowPlanner:
+        return WindowPlanner(self.canvas, self.model)
+
     def _run_pass(self) -> None:
         canvas = self.canvas
         columns, is_open = canvas.open_columns()
         logits = self.runner.logits(columns)
+        # Hooks may write more before the tokens of the pass are.
+        self.planner.note()
         if self.config.exact:
             prediction, change = self._verify(columns, is_open, logits)
         else:
@@ -175,9 +192,10 @@ class WindowDecoder(Decoder):
             hook.after(prediction, change)
         if self._states:
             # Only the tokens of the answer have drawn: the others draw again when their turn comes.
-            num_accepted = change.accepted.sum(dim=1).tolist()
+            num_accepted = change.commits.sum(dim=1).tolist()
             for row, (generator, states) in self._states.items():
                 generator.set_state(states[min(num_accepted[row], canvas.status[row].length - num_decided[row])])
+            self._states = {}
 
     def _verify(
         self, columns: torch.LongTensor, is_open: torch.BoolTensor, logits: torch.Tensor
@@ -187,7 +205,7 @@ class WindowDecoder(Decoder):
         Proposes further tokens in rows of which all proposals are the model's own tokens.
         """
         canvas, count = self.canvas, columns.shape[1]
-        prediction = self._predict_causal(columns, logits[:, :count])
+        prediction = self._predict_causal(columns, is_open, logits[:, :count])
         prediction.masked = is_open
         agrees = is_open & (prediction.tokens == canvas.proposals.value.gather(1, columns))
         num_agreeing = agrees.cumprod(dim=1).sum(dim=1, keepdim=True)
@@ -202,13 +220,19 @@ class WindowDecoder(Decoder):
         """Returns the predictions of a pass, and the change up to the first that the commit rule does not commit."""
         canvas, count = self.canvas, logits.shape[1]
         columns = columns + canvas.column_ids[:count]
-        prediction = self._sample(columns, self._processed(columns, logits), [count] * len(columns))
-        prediction.masked = canvas.block.gather(1, columns) < canvas.layout.max_new_tokens
-        is_sure = self.rule(prediction, prediction.masked) | (canvas.column_ids[:count] == 0)
-        return prediction, Change(prediction.tokens, prediction.masked & is_sure.cumprod(dim=1).bool())
+        masked = canvas.block.gather(1, columns) < canvas.layout.max_new_tokens
+        prediction = self._sample(columns, self._processed(columns, masked, logits), [count] * len(columns))
+        prediction.masked = masked
+        is_sure = self.rule(prediction, masked) | (canvas.column_ids[:count] == 0)
+        return prediction, Change(prediction.tokens, masked & is_sure.cumprod(dim=1).bool())
 
-    def _predict_causal(self, columns: torch.LongTensor, logits: torch.Tensor) -> TokenPrediction:
+    def _predict_causal(
+        self, columns: torch.LongTensor, is_open: torch.BoolTensor, logits: torch.Tensor
+    ) -> TokenPrediction:
         """Predicts the tokens of the open places as one token at a time would."""
+        for generator, states in self._states.values():
+            # A pass was interrupted after it had drawn.
+            generator.set_state(states[0])
         self._drawn, self._states = None, {}
         if self.config.temperature > 0:
             self._drawn = torch.ones_like(logits, dtype=torch.float32)
@@ -223,7 +247,7 @@ class WindowDecoder(Decoder):
                     states.append(generator.get_state())
                 if generators.count(generator) == 1:
                     self._states[row] = generator, states
-        return self._sample(columns, self._processed(columns, logits), noise=self._drawn)
+        return self._sample(columns, self._processed(columns, is_open, logits), noise=self._drawn)
 
     def _pick(self, row: int, place: int, scores: torch.Tensor) -> torch.Tensor:
         """Returns the token at an open place of a row, by its scores, `(1, vocab_size)`."""

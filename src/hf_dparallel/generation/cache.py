@@ -1,6 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Keys and values of whole sequences, of which a pass replaces a part."""
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -8,7 +10,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from .plan import Pass
 
 
-class WindowLayer(CacheLayerMixin):
+class CanvasLayer(CacheLayerMixin):
     """Keys and values of one layer, `(rows, heads, width, head_dim)` each.
 
     Device, dtype and number of heads come from the first states, not from the config: layers may be on several
@@ -16,15 +18,18 @@ class WindowLayer(CacheLayerMixin):
     """
 
     is_sliding = False
-    shape = (0, 0)
     planned: Pass
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.row_ids: list[int] = []
+        self.width = 0
+
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocates the window for keys and values like these."""
-        rows, width = self.shape
-        self.keys, self.values = (
-            states.new_zeros(rows, states.shape[1], width, states.shape[3]) for states in (key_states, value_states)
-        )
+        """Allocates room for keys and values like these."""
+        rows = len(self.row_ids)
+        self.keys = key_states.new_zeros(rows, key_states.shape[1], self.width, key_states.shape[3])
+        self.values = value_states.new_zeros(rows, value_states.shape[1], self.width, value_states.shape[3])
         self.is_initialized = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
@@ -35,34 +40,30 @@ class WindowLayer(CacheLayerMixin):
 
     def resize(self, kept_rows: torch.LongTensor | None, num_rows: int, width: int) -> None:
         """Keeps `kept_rows` (all if `None`), makes room for `num_rows`, and fits the left edge to `width`."""
-        self.shape = (num_rows, width)
-        if not self.is_initialized:
-            return
-        for name in ("keys", "values"):
-            kept = getattr(self, name)
-            # Cut first, without a copy: the index or the padding then copies fewer columns.
-            kept = kept[:, :, max(kept.shape[2] - width, 0) :]
-            if kept_rows is not None:
-                kept = kept[kept_rows.to(kept.device)]
-            missing = (width - kept.shape[2], num_rows - len(kept))
-            if any(missing):
-                kept = pad(kept, (0, 0, missing[0], 0, 0, 0, 0, missing[1]))
-            setattr(self, name, kept)
+        if self.is_initialized:
+            keys = _resized(self.keys, kept_rows, num_rows, width)
+            self.values = _resized(self.values, kept_rows, num_rows, width)
+            self.keys = keys
 
     def _updated(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        planned, start = self.planned, self.planned.start
+        planned = self.planned
         # The layers of a model may be on several devices.
         rows = None if planned.rows is None else planned.rows.to(kept.device)
-        if start is not None:
-            kept[slice(None) if rows is None else rows, :, start : start + planned.length] = states
+
+        if planned.start is not None:
+            run = slice(planned.start, planned.start + planned.length)
+            kept[slice(None) if rows is None else rows, :, run] = states
         else:
-            line = (torch.arange(len(kept), device=kept.device) if rows is None else rows)[:, None]
+            line = torch.arange(len(kept), device=kept.device) if rows is None else rows
+            line = line[:, None]
             columns = planned.columns.to(kept.device)
             # Two index tensors around a slice: the indexed dimensions come first, (rows, columns, heads, head_dim).
             states = states.transpose(1, 2)
             if planned.kept is not None:
-                states = torch.where(planned.kept[..., None, None].to(kept.device), states, kept[line, :, columns])
+                is_kept = planned.kept[..., None, None].to(kept.device)
+                states = torch.where(is_kept, states, kept[line, :, columns])
             kept[line, :, columns] = states
+
         seen = kept[:, :, : planned.num_keys]
         return seen if rows is None else seen[rows]
 
@@ -76,29 +77,54 @@ class WindowLayer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         """Returns the width."""
-        return self.shape[1]
+        return self.width
 
 
-class WindowCache(Cache):
+class CanvasCache(Cache):
     """Keys and values of all positions of the rows being decoded, kept from one pass to the next.
 
-    Before a forward pass, [`select`] sets the columns that it computes and whose keys and values it replaces. With the
-    suffix as the window this is the prefix cache of Fast-dLLM, with the block as the window its dual cache
-    (https://huggingface.co/papers/2505.22618); where nothing sees later blocks, the exact one of block-causal models.
+    Before a forward pass, [`select`] sets the columns that it computes and whose keys and values it replaces. Where
+    all but the prompt are computed this is the prefix cache of Fast-dLLM, where only the open blocks are, its dual
+    cache (https://huggingface.co/papers/2505.22618); where nothing sees later blocks, the exact one of block-causal
+    models.
     """
 
+    layers: list[CanvasLayer]
+
     def __init__(self, num_layers: int):
-        super().__init__(layers=[WindowLayer() for _ in range(num_layers)])
+        super().__init__(layers=[CanvasLayer() for _ in range(num_layers)])
 
     def select(self, planned: Pass) -> None:
         """Sets the rows and columns that the next forward pass computes."""
         for layer in self.layers:
             layer.planned = planned
 
-    def resize(self, kept_rows: list[int], num_rows: int, width: int, device: torch.device) -> None:
-        """Keeps `kept_rows`, in this order, makes room for `num_rows`, and fits the left edge to `width`."""
-        # One copy to the device, however many layers there are.
-        is_all = kept_rows == list(range(self.layers[0].shape[0]))
-        index = None if is_all else torch.tensor(kept_rows, dtype=torch.long, device=device)
-        for layer in self.layers:
-            layer.resize(index, num_rows, width)
+    def fit(self, row_ids: Sequence[int], width: int, device: torch.device) -> None:
+        """Fits the cache to the rows that have left and entered the canvas; widths differ at the left edge."""
+        # If it was interrupted before, some layers are done.
+        stale = [layer for layer in self.layers if layer.row_ids != row_ids or layer.width != width]
+        if not stale:
+            return
+
+        before = {row_id: row for row, row_id in enumerate(stale[0].row_ids)}
+        kept_rows = [before[row_id] for row_id in row_ids if row_id in before]
+        index = None
+        if kept_rows != list(before.values()):
+            # One copy to the device, however many layers there are.
+            index = torch.tensor(kept_rows, dtype=torch.long, device=device)
+        for layer in stale:
+            layer.resize(index, len(row_ids), width)
+            layer.row_ids = list(row_ids)
+            layer.width = width
+
+
+def _resized(kept: torch.Tensor, rows: torch.LongTensor | None, num_rows: int, width: int) -> torch.Tensor:
+    # Cut first, without a copy: the index or the padding then copies fewer columns.
+    kept = kept[:, :, max(kept.shape[2] - width, 0) :]
+    if rows is not None:
+        kept = kept[rows.to(kept.device)]
+    num_columns = width - kept.shape[2]
+    num_new = num_rows - len(kept)
+    if not num_columns and not num_new:
+        return kept
+    return pad(kept, (0, 0, num_columns, 0, 0, 0, 0, num_new))

@@ -16,6 +16,7 @@ from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
 from .hooks.base import Change, DecodingHook
 from .output import DecodedRow
+from .plan import Planner, make_planner
 from .runner import Runner
 from .sampling import exponential_noise, sample_tokens
 
@@ -24,7 +25,7 @@ class Decoder:
     """Decodes rows together. Rows can be added at any time, and leave when they are finished.
 
     The configuration has every setting, special tokens included. `generator_for` gives the random state of a row; by
-    default torch's global one is used.
+    default torch's global one is used. A pass that was interrupted is run again by the next [`step`].
     """
 
     def __init__(
@@ -38,7 +39,8 @@ class Decoder:
         self.hooks = list(hooks)
         self.model = model
         self.canvas = self._make_canvas()
-        self.runner = Runner(model, self.canvas, self.hooks)
+        self.planner = self._make_planner()
+        self.runner = Runner(model, self.canvas, self.planner, self.hooks)
         self.rule = make_rule(config, self.canvas)
         self.generator_for = generator_for
         # By row id. Without them, rows draw from torch's global state.
@@ -55,14 +57,19 @@ class Decoder:
             revises=any(hook.revises for hook in self.hooks),
         )
 
+    def _make_planner(self) -> Planner:
+        return make_planner(self.canvas, self.model)
+
     def __len__(self) -> int:
         return len(self.canvas)
 
     def add_prompts(self, prompts: Mapping[int, torch.LongTensor]) -> None:
         """Adds prompts of any lengths, `(prompt_length,)` each, by row ids that are not in use."""
-        if self.generator_for is not None:
-            self.generators |= {row_id: self.generator_for(row_id) for row_id in prompts}
-        self._entered |= dict.fromkeys(prompts, time.perf_counter())
+        for row_id in prompts:
+            self._entered[row_id] = time.perf_counter()
+            if self.generator_for is not None:
+                self.generators[row_id] = self.generator_for(row_id)
+
         self.canvas.add(prompts)
         for hook in self.hooks:
             hook.enter(list(prompts))
@@ -75,45 +82,57 @@ class Decoder:
 
     def step(self) -> list[DecodedRow]:
         """Runs one pass, and returns the rows that are finished after it."""
-        # A row whose whole answer was given as it entered takes no pass.
+        # Rows whose whole answer was given as they entered take no pass.
         finished = self.canvas.pop_finished()
-        if self.canvas:
+        if self.canvas and not finished:
             self._run_pass()
-            finished += self.canvas.pop_finished()
+            finished = self.canvas.pop_finished()
         return [replace(row, **self._leave(row.index)) for row in finished]
 
     def _run_pass(self) -> None:
-        # Predict the masked tokens of each row's open blocks, and the decided ones there if they may be revised.
-        columns, masked = self.canvas.open_columns()
-        prediction = self._predict(columns)
-        prediction.masked = considered = masked
-        if self.canvas.revises:
-            prediction.revisable = self.canvas.revisable.gather(1, columns)
+        canvas = self.canvas
+
+        # Predict the masked tokens of each row's open blocks, and the committed ones there if they may be revised.
+        columns, masked = canvas.open_columns()
+        prediction = self._predict(columns, masked)
+        considered = masked
+        if canvas.revises:
+            prediction.revisable = canvas.revisable.gather(1, columns)
             considered = masked | prediction.revisable
+
         # Pick the predictions to commit, by the commit rule; at least one in each row.
-        change = Change(prediction.tokens, self.rule(prediction, masked))
+        change = Change(tokens=prediction.tokens, commits=self.rule(prediction, masked))
         for hook in self.hooks:
             change = hook.change(prediction, change)
+
         # Write them into the canvas.
-        self.canvas.commit(columns, *change)
+        canvas.commit(columns, change.tokens, change.commits, change.pending)
+        self.planner.note()
+
         # Move on: a row whose block is decided enters its next block, a row whose answer has ended leaves.
-        self.canvas.advance((considered & prediction.entropy.isnan()).sum(dim=1))
+        is_nan = considered & prediction.entropy.isnan()
+        canvas.advance(is_nan.sum(dim=1))
         for hook in self.hooks:
             hook.after(prediction, change)
 
-    def _predict(self, columns: torch.LongTensor) -> TokenPrediction:
-        """Runs the model and predicts the tokens at `columns`, `(rows, columns)`."""
-        scored = columns
+    def _predict(self, columns: torch.LongTensor, masked: torch.BoolTensor) -> TokenPrediction:
+        """Runs the model and predicts the tokens at `columns`, `(rows, columns)`, of which some are `masked`."""
+        canvas = self.canvas
         if any(hook.looks_ahead for hook in self.hooks):
-            scored = self.canvas.column_ids[self.canvas.first_new :].expand(len(columns), -1)
-        logits = self._processed(scored, self.runner.logits(scored))
-        if scored is not columns:
-            logits = logits.take_along_dim((columns - scored[:, :1])[..., None], dim=1)
-        return self._sample(columns, logits, [status.num_open for status in self.canvas.status])
+            # Score the whole answer, and go on with the open columns.
+            answer = canvas.column_ids[canvas.first_new :].expand(len(columns), -1)
+            logits = self._processed(answer, canvas.masked.gather(1, answer), self.runner.logits(answer))
+            logits = logits.take_along_dim((columns - answer[:, :1])[..., None], dim=1)
+        else:
+            logits = self._processed(columns, masked, self.runner.logits(columns))
 
-    def _processed(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
+        prediction = self._sample(columns, logits, [status.num_open for status in canvas.status])
+        prediction.masked = masked
+        return prediction
+
+    def _processed(self, columns: torch.LongTensor, masked: torch.BoolTensor, logits: torch.Tensor) -> torch.Tensor:
         for hook in self.hooks:
-            logits = hook.scores(columns, logits)
+            logits = hook.scores(columns, masked, logits)
         return logits
 
     def _sample(
@@ -127,13 +146,15 @@ class Decoder:
 
         With a temperature they are sampled by `noise`, by default drawn for the first `num_sampled` of each row.
         """
-        config, tokens = self.config, None
+        config = self.config
+        tokens = None
         if config.temperature > 0:
             if noise is None:
                 generators = [self.generators[row_id] for row_id in self.canvas.row_ids if self.generators]
                 noise = exponential_noise(logits, generators, num_sampled)
             sampling = (config.temperature, config.top_k, config.top_p, config.min_p)
             tokens = sample_tokens(logits, noise, config.mask_token_id, *sampling)
+
         prediction = measure_certainty(logits, config.mask_token_id, tokens)
         prediction.columns = columns
         return prediction
@@ -141,5 +162,7 @@ class Decoder:
     def _leave(self, row_id: int) -> dict[str, Any]:
         """Has the hooks forget a row, and returns their fields of its [`DecodedRow`]."""
         self.generators.pop(row_id, None)
-        fields = {name: value for hook in self.hooks for name, value in hook.leave(row_id).items()}
-        return {"seconds": time.perf_counter() - self._entered.pop(row_id), **fields}
+        fields: dict[str, Any] = {"seconds": time.perf_counter() - self._entered.pop(row_id)}
+        for hook in self.hooks:
+            fields |= hook.leave(row_id)
+        return fields

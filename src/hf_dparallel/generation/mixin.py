@@ -36,7 +36,7 @@ class DiffusionGenerationMixin(GenerationMixin):
 
     generation_config_class = DiffusionGenerationConfig
     # Whether the class is one of this package: it decodes without `enable_diffusion_generation`, and its forward pass
-    # takes a [`WindowCache`], masks of four dimensions and static shapes to compile.
+    # takes a [`CanvasCache`], masks of four dimensions and static shapes to compile.
     is_native = False
     # Whether a mask of four dimensions decides for each position which others it sees.
     takes_visibility = False

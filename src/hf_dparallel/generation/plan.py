@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Plans passes: which columns of which rows they compute, what these see, and which keys and values they replace."""
 
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -47,38 +48,47 @@ class Pass(NamedTuple):
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a tensor of the canvas, `(all rows, width)`, at the rows and columns of this pass."""
-        tensor = tensor if self.rows is None else tensor[self.rows]
+        tensor = self._of_rows(tensor)
         if self.start is not None:
             return tensor[:, self.start : self.start + self.length]
         return tensor.gather(1, self.columns)
 
     def of_keys(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a tensor of the canvas at the rows of this pass and the columns that the queries attend to."""
-        return (tensor if self.rows is None else tensor[self.rows])[:, : self.num_keys]
+        return self._of_rows(tensor)[:, : self.num_keys]
+
+    def _of_rows(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if self.rows is None else tensor[self.rows]
 
 
-class WholeCanvas:
-    """Computes every column of the canvas in every pass, up to the end of the suffix window."""
+class Planner:
+    """Plans passes without a cache: all of them compute the whole canvas, up to the end of the suffix."""
 
     def __init__(self, canvas: Canvas, model: PreTrainedModel):
-        self.canvas, self.model = canvas, model
-        # How many columns earlier the model predicts a token.
+        self.canvas = canvas
+        self.model = model
+        # How many columns before a token the column is that predicts it.
         self.shift = int(model.shift_logits or model.predicts_next_block)
         self.suffix_length = canvas.config.suffix_length
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
         """Returns passes that score `wanted` columns, `(rows, columns)`, of open blocks or further masks.
 
-        Passes that only store keys and values come first, and score nothing.
+        Passes that only store keys and values come first, and score nothing. A plan of the same canvas is the same
+        again until [`note`] is called.
         """
-        return [self._shared(None, wanted, slice(0, self.end()), self.end())]
+        return [self.over_run(None, wanted, slice(0, self.end()), self.end())]
+
+    def note(self) -> None:
+        """Notes that the planned passes have run, and what they have stored. The canvas has not moved on yet."""
 
     def end(self) -> int:
         """Returns the column after the last one that any row computes and sees."""
         canvas = self.canvas
         if self.suffix_length is None:
             return canvas.width
-        return min(max(canvas.open_edges(row)[1] for row in range(len(canvas))) + self.suffix_length, canvas.width)
+        last = max(canvas.open_edges(row)[1] for row in range(len(canvas)))
+        return min(last + self.suffix_length, canvas.width)
 
     def open_ends(self) -> torch.LongTensor:
         """Returns the column after the open blocks of each row, `(rows, 1)`, as a tensor."""
@@ -89,25 +99,28 @@ class WholeCanvas:
 
         transformers would create it in every pass, and wait for the device to see whether it masks anything.
         """
-        canvas, model, config = self.canvas, self.model, self.model.config.get_text_config()
         if planned.seen is None:
             return None
+        model = self.model
+        config = model.config.get_text_config()
         seen = planned.of_keys(planned.seen)
-        if canvas.attention == "full" or not model.takes_visibility:
+
+        if self.canvas.attention == "full" or not model.takes_visibility:
             return as_key_mask(config, seen, planned.length, model.dtype) if model.is_native else seen
-        blocks = canvas.mask_blocks()
-        visible = seen[:, None].bool() & (planned.of_keys(blocks)[:, None] <= planned.of(blocks)[:, :, None])
-        return as_attention_mask(config, visible, model.dtype)
 
-    def _shared(self, rows: torch.LongTensor | None, wanted: torch.LongTensor, columns: slice, num_keys: int) -> Pass:
-        """Returns a pass over the same columns of some rows."""
-        return self._pass(rows, self.canvas.column_ids[None, columns], wanted, num_keys, start=columns.start)
+        blocks = self.canvas.mask_blocks()
+        is_past = planned.of_keys(blocks)[:, None] <= planned.of(blocks)[:, :, None]
+        return as_attention_mask(config, seen[:, None].bool() & is_past, model.dtype)
 
-    def _pass(
+    def over_run(self, rows: torch.LongTensor | None, wanted: torch.LongTensor, run: slice, num_keys: int) -> Pass:
+        """Returns a pass over the same run of columns of some rows."""
+        return self.over(rows, wanted, self.canvas.column_ids[None, run], num_keys, start=run.start)
+
+    def over(
         self,
         rows: torch.LongTensor | None,
-        columns: torch.LongTensor,
         wanted: torch.LongTensor,
+        columns: torch.LongTensor,
         num_keys: int,
         start: int | None = None,
         kept: torch.BoolTensor | None = None,
@@ -116,8 +129,59 @@ class WholeCanvas:
         wanted = wanted if rows is None else wanted[rows]
         # Columns that only fill up a row may lie outside.
         scored = (wanted - columns[:, :1]).clamp(0, columns.shape[1] - 1)
-        planned = Pass(rows, columns.expand(len(wanted), -1), scored, num_keys, self._seen(), start, kept=kept)
+        planned = Pass(
+            rows=rows,
+            columns=columns.expand(len(wanted), -1),
+            scored=scored,
+            num_keys=num_keys,
+            seen=self._seen(),
+            start=start,
+            kept=kept,
+        )
         return planned._replace(mask=self.mask(planned))
+
+    def up_to_open_blocks(
+        self, rows: list[int], starts: Sequence[int], wanted: torch.LongTensor, num_after: int = 0
+    ) -> list[Pass]:
+        """Returns passes over the columns of some rows from `starts` to `num_after` columns after their open blocks.
+
+        Rows that are about level compute the same columns, in several runs if these are many.
+        """
+        canvas = self.canvas
+        index = None if len(rows) == len(canvas) else torch.tensor(rows).to(wanted.device)
+        first_open = min(canvas.open_edges(row)[0] for row in rows)
+        ends = [canvas.open_edges(row)[1] + num_after for row in rows]
+        longest = max(end - start for start, end in zip(starts, ends, strict=True))
+        level = slice(min(starts), max(ends))
+
+        if level.stop - level.start < 2 * longest:
+            # Scores come from the last run, the column before the open blocks included.
+            *runs, last = self._cut(level, first_open - 1)
+            passes = [self.over_run(index, wanted[:, :0], run, run.stop) for run in runs]
+            return [*passes, self.over_run(index, wanted, last, last.stop)]
+
+        first = (self.open_ends() + num_after - longest).clamp(min=0)
+        if index is not None:
+            first = first[index]
+        return [self.over(index, wanted, first + canvas.column_ids[:longest], level.stop)]
+
+    def _cut(self, columns: slice, first_scored: int) -> list[slice]:
+        """Cuts columns into runs, of which the last has all from column `first_scored` on.
+
+        A block that is cut is computed again by the next run, as a whole. Where blocks choose their experts, none is.
+        """
+        config = self.canvas.config
+        longest = max(_LONGEST_RUN, 4 * config.block_length)
+        start = columns.start
+        if config.cache_implementation == "none" or not moves_blocks(self.model):
+            return [columns]
+
+        runs = []
+        while columns.stop - start > longest and first_scored - start > config.block_length:
+            stop = min(start + longest, first_scored)
+            runs.append(slice(start, stop))
+            start = stop - config.block_length
+        return [*runs, slice(start, columns.stop)]
 
     def _seen(self) -> torch.Tensor | None:
         """Returns which columns are seen, `(all rows, width)`, or `None` if all are."""
@@ -127,10 +191,11 @@ class WholeCanvas:
         return canvas.attention_mask if canvas.is_padded or canvas.attention != "full" else None
 
 
-class Windows(WholeCanvas):
-    """Computes the whole canvas when a row enters a block, and in between only the window of its open blocks.
+class ApproximatePlanner(Planner):
+    """Computes the whole canvas when a row enters a block, and in between only its open blocks.
 
-    The window is the open blocks ("dual"), or takes in all that follows them ("prefix").
+    With the "prefix" cache all that follows the open blocks is computed, too; with "dual" its keys and values are
+    those of the last whole pass.
     """
 
     def __init__(self, canvas: Canvas, model: PreTrainedModel):
@@ -138,45 +203,71 @@ class Windows(WholeCanvas):
         self.suffix_is_cached = canvas.config.cache_implementation == "dual"
         self.refresh_interval = canvas.config.cache_refresh_interval
         # By row: its open blocks when it was last computed as a whole, and the passes since then.
-        self._refreshed: dict[int, tuple[tuple[int, int], int]] = {}
+        self._computed: dict[int, tuple[tuple[int, int], int]] = {}
+        # The same after the planned passes.
+        self._planned: dict[int, tuple[tuple[int, int], int]] = {}
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
-        canvas, whole = self.canvas, slice(0, self.end())
-        before, self._refreshed = self._refreshed, {}
+        canvas = self.canvas
         due: list[int] = []
         others: list[int] = []
+        self._planned = {}
         for row, (row_id, status) in enumerate(zip(canvas.row_ids, canvas.status, strict=True)):
             open_blocks = (status.open_from, status.open_to)
-            known, count = before.get(row_id, (None, 0))
-            is_due = known != open_blocks or count == self.refresh_interval
-            self._refreshed[row_id] = (open_blocks, 1 if is_due else count + 1)
-            (due if is_due else others).append(row)
-        first, second = None, None
+            known, num_passes = self._computed.get(row_id, (None, 0))
+            if known != open_blocks or num_passes == self.refresh_interval:
+                due.append(row)
+                num_passes = 0
+            else:
+                others.append(row)
+            self._planned[row_id] = (open_blocks, num_passes + 1)
+
+        due_index, other_index = None, None
         if due and others:
-            first, second = torch.tensor([*due, *others]).to(wanted.device).split([len(due), len(others)])
-        passes = [self._shared(first, wanted, whole, canvas.width)] if due else []
-        return [*passes, self._window(second, others, wanted)] if others else passes
+            # One copy to the device.
+            both = torch.tensor([*due, *others]).to(wanted.device)
+            due_index, other_index = both.split([len(due), len(others)])
 
-    def _window(self, index: torch.LongTensor | None, rows: list[int], wanted: torch.LongTensor) -> Pass:
-        """Returns a pass over the windows of some rows, which `index` picks.
+        passes = []
+        if due:
+            passes.append(self.over_run(due_index, wanted, slice(0, self.end()), canvas.width))
+        if others:
+            passes.append(self._over_open_blocks(other_index, others, wanted))
+        return passes
 
-        All windows are as long as the longest one, so shorter ones compute further columns, which are not kept.
+    def note(self) -> None:
+        self._computed = self._planned
+
+    def _over_open_blocks(self, index: torch.LongTensor | None, rows: list[int], wanted: torch.LongTensor) -> Pass:
+        """Returns a pass over the open blocks of some rows, which `index` picks, and what it takes in after them.
+
+        All rows compute as many columns as the longest one, so shorter ones compute others, which are not kept.
         """
-        canvas, shift, num_after = self.canvas, self.shift, self.suffix_length
-        if self.suffix_is_cached or num_after is None:
-            num_after = 0 if self.suffix_is_cached else canvas.width
-        edges = map(canvas.open_edges, rows)
-        sizes = [min(end + num_after, canvas.width) - max(start - shift, 0) for start, end in edges]
-        size, is_exact = max(sizes), not shift and min(sizes) == max(sizes)
+        canvas = self.canvas
+        num_after = 0
+        if not self.suffix_is_cached:
+            num_after = canvas.width if self.suffix_length is None else self.suffix_length
+
+        # The open blocks, the column that predicts the first token of them, and what follows.
+        sizes = []
+        for row in rows:
+            first_open, end_open = canvas.open_edges(row)
+            first = max(first_open - self.shift, 0)
+            sizes.append(min(end_open + num_after, canvas.width) - first)
+        size = max(sizes)
+        is_level = not self.shift and min(sizes) == size
+
         start = (canvas.block < canvas.open_from[:, None]).sum(dim=1, keepdim=True)
         end = self.open_ends() + num_after
-        start, end = (start, end) if index is None else (start[index], end[index])
-        columns = (start - shift).clamp(0, canvas.width - size) + canvas.column_ids[:size]
-        kept = None if is_exact else (columns >= start) & (columns < end)
-        return self._pass(index, columns, wanted, canvas.width, kept=kept)
+        if index is not None:
+            start = start[index]
+            end = end[index]
+        columns = (start - self.shift).clamp(0, canvas.width - size) + canvas.column_ids[:size]
+        kept = None if is_level else (columns >= start) & (columns < end)
+        return self.over(index, wanted, columns, canvas.width, kept=kept)
 
 
-class Blocks(WholeCanvas):
+class BlockPlanner(Planner):
     """Computes the open blocks of a model that sees nothing after them; the cache has all before. This is exact.
 
     A block is stored when its row has left it, by the first pass over the next block, and the prompt by the very first
@@ -187,63 +278,37 @@ class Blocks(WholeCanvas):
 
     def __init__(self, canvas: Canvas, model: PreTrainedModel):
         super().__init__(canvas, model)
-        # By row, the number of columns at its right end that the next pass computes.
+        # By row id, how many columns at its right end the cache lacks.
         self._missing: dict[int, int] = {}
-        # The columns after the open blocks that are computed, too.
-        self.num_after = 0
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
         canvas = self.canvas
-        is_new = [row_id not in self._missing for row_id in canvas.row_ids]
-        self._missing |= {
-            row_id: canvas.width - canvas.prompt_start(row) for row, row_id in enumerate(canvas.row_ids) if is_new[row]
-        }
         passes = []
-        for kind in set(is_new):
-            rows = [row for row in range(len(canvas)) if is_new[row] == kind]
-            index = None if len(rows) == len(canvas) else torch.tensor(rows).to(wanted.device)
-            passes += self._passes(rows, index, self._scored(wanted))
-        # Not left of the row: its padding shrinks when a longer row leaves.
-        starts = [max(self._first_unstored(row), canvas.prompt_start(row)) for row in range(len(canvas))]
-        self._missing = {row_id: canvas.width - start for row_id, start in zip(canvas.row_ids, starts, strict=True)}
+        for rows in known_and_new(canvas.row_ids, self._missing):
+            starts = []
+            for row in rows:
+                whole = canvas.width - canvas.prompt_start(row)
+                starts.append(canvas.width - self._missing.get(canvas.row_ids[row], whole))
+            passes += self.up_to_open_blocks(rows, starts, wanted)
         return passes
 
-    def _first_unstored(self, row: int) -> int:
-        """Returns the first column of a row that the pass after this one computes."""
-        return self.canvas.open_edges(row)[0] - self.shift
-
-    def _edges(self, row: int) -> tuple[int, int]:
-        """Returns the first column of a row that is not stored, and the one after the last that is computed."""
-        return self.canvas.width - self._missing[self.canvas.row_ids[row]], self.canvas.open_edges(row)[1]
-
-    def _scored(self, wanted: torch.LongTensor) -> torch.LongTensor:
-        """Returns the columns that score the `wanted` ones."""
-        return wanted
-
-    def _passes(self, rows: list[int], index: torch.LongTensor | None, wanted: torch.LongTensor) -> list[Pass]:
-        """Returns passes over the missing columns of some rows, which `index` picks, up to their open blocks."""
+    def note(self) -> None:
         canvas = self.canvas
-        starts, ends = zip(*map(self._edges, rows), strict=True)
-        size = max(end - start for start, end in zip(starts, ends, strict=True))
-        shared = slice(min(starts), max(ends))
-        if shared.stop - shared.start < 2 * size:
-            # Scores come from the last run, the column before the open blocks included.
-            *runs, last = self._runs(shared, min(canvas.open_edges(row)[0] for row in rows) - 1)
-            stored = [self._shared(index, wanted[:, :0], run, run.stop) for run in runs]
-            return [*stored, self._shared(index, wanted, last, last.stop)]
-        first = (self.open_ends() + self.num_after - size).clamp(min=0)
-        columns = (first if index is None else first[index]) + canvas.column_ids[:size]
-        return [self._pass(index, columns, wanted, shared.stop)]
+        self._missing = {}
+        for row, row_id in enumerate(canvas.row_ids):
+            # Not left of the row: its padding shrinks when a longer row leaves.
+            start = max(canvas.open_edges(row)[0] - self.shift, canvas.prompt_start(row))
+            self._missing[row_id] = canvas.width - start
 
-    def _runs(self, columns: slice, first: int) -> list[slice]:
-        """Cuts columns into runs, of which the last has all from column `first` on.
 
-        A block that is cut is computed again by the next run, as a whole. Where blocks choose their experts, none is.
-        """
-        start, block_length = columns.start, self.canvas.config.block_length
-        longest, runs = max(_LONGEST_RUN, 4 * block_length), []
-        while moves_blocks(self.model) and columns.stop - start > longest and first - start > block_length:
-            stop = min(start + longest, first)
-            runs.append(slice(start, stop))
-            start = stop - block_length
-        return [*runs, slice(start, columns.stop)]
+def known_and_new(row_ids: Sequence[int], known: Collection[int]) -> list[list[int]]:
+    """Returns the numbers of the rows that are known, and of those that are new; none of the two is empty."""
+    is_known = [row_id in known for row_id in row_ids]
+    groups = [[row for row, value in enumerate(is_known) if value is wanted] for wanted in (True, False)]
+    return [rows for rows in groups if rows]
+
+
+def make_planner(canvas: Canvas, model: PreTrainedModel) -> Planner:
+    """Returns the planner of the cache that the settings of a canvas ask for."""
+    planners = {"none": Planner, "prefix": ApproximatePlanner, "dual": ApproximatePlanner, "block": BlockPlanner}
+    return planners[canvas.config.cache_implementation](canvas, model)

@@ -42,6 +42,7 @@ class SlotDecoder(Iterator[DecodedRow]):
         while self._next not in self.finished:
             if not self._advance():
                 raise StopIteration
+
         self._next += 1
         return self._take(self._next - 1)
 
@@ -57,6 +58,7 @@ class SlotDecoder(Iterator[DecodedRow]):
 
     def _take(self, index: int, raise_errors: bool = True) -> DecodedRow:
         row = self.finished.pop(index)
+
         if isinstance(row, Exception):
             raise row
         if raise_errors and row.error is not None:
@@ -69,8 +71,10 @@ class SlotDecoder(Iterator[DecodedRow]):
         num_finished = len(self.finished)
         self._fill_slots()
         if self._decoder:
-            self.finished |= {row.index: row for row in self._decoder.step()}
+            for row in self._decoder.step():
+                self.finished[row.index] = row
             return True
+
         # Prompts that cannot be decoded take no slot.
         return len(self.finished) > num_finished
 

@@ -108,7 +108,7 @@ class LogprobReader(DecodingHook):
             prompt = self._prompts[row_id]
             if prompt.num_logprobs is None:
                 continue
-            written = change.accepted[row]
+            written = change.commits[row]
             places = prediction.columns[row, written] - self.canvas.answer(row).start
             logits = prediction.logits[row, written]
             log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
@@ -276,7 +276,6 @@ class Engine:
         row_ids = [*in_canvas, *added.keys() - in_canvas]
         if added and (isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)):
             group.decoder.remove(added)
-            group.decoder.runner.forget()
             if len(added) > 1:
                 # One by one.
                 group.entering, group.num_entering = added | group.entering, 1

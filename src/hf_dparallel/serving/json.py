@@ -117,14 +117,14 @@ class JsonHook(DecodingHook):
             status, columns = self.canvas.status[row], self.canvas.answer(row)
             # The first columns are the masks, from left to right. In block-causal models some are after the answer.
             num_masks = min(status.num_open, columns.stop - columns.start - status.num_decided)
-            num_accepted = [*change.accepted[row, :num_masks].tolist(), False].index(False)
+            num_accepted = [*change.commits[row, :num_masks].tolist(), False].index(False)
             predicted = change.tokens[row, : max(num_accepted, 1)].tolist()
             kept, given = answer.commit(predicted, prediction.logits[row, 0], self.canvas.config.exact)
             self.canvas.write(row, status.num_decided + len(kept), given)
-            tokens, accepted = change.tokens.clone(), change.accepted.clone()
+            tokens, commits = change.tokens.clone(), change.commits.clone()
             tokens[row, : len(kept)] = tokens.new_tensor(kept)
-            accepted[row] = torch.arange(accepted.shape[1], device=accepted.device) < len(kept)
-            change = change._replace(tokens=tokens, accepted=accepted)
+            commits[row] = torch.arange(commits.shape[1], device=commits.device) < len(kept)
+            change = change._replace(tokens=tokens, commits=commits)
         return change
 
     def leave(self, row_id: int) -> dict[str, Any]:

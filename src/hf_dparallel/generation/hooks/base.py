@@ -15,10 +15,11 @@ from ..plan import Pass
 class Change(NamedTuple):
     """The changes of a pass to the canvas, each `(rows, tokens)`."""
 
-    # The mask token at a decided place masks it again.
+    # The mask token at a place that is committed masks it again.
     tokens: torch.LongTensor
-    accepted: torch.BoolTensor
-    # Tokens that keep a row in its block though they are decided.
+    # The places whose tokens are written.
+    commits: torch.BoolTensor
+    # Tokens that keep a row in its block though they are no masks.
     pending: torch.BoolTensor | None = None
 
 
@@ -38,7 +39,8 @@ class DecodingHook:
 
     def attach(self, model: PreTrainedModel, canvas: Canvas) -> None:
         """Connects the hook to a model and a canvas, once, before any row enters."""
-        self.model, self.canvas = model, canvas
+        self.model = model
+        self.canvas = canvas
 
     def enter(self, row_ids: list[int]) -> None:
         """Runs when rows have entered the canvas."""
@@ -47,8 +49,11 @@ class DecodingHook:
         """Returns the pass to run, given the pass that the cache needs."""
         return planned
 
-    def scores(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
-        """Returns the scores to predict tokens from, `(rows, columns, vocab_size)`, at `(rows, columns)`."""
+    def scores(self, columns: torch.LongTensor, masked: torch.BoolTensor, logits: torch.Tensor) -> torch.Tensor:
+        """Returns the scores to predict tokens from, `(rows, columns, vocab_size)`, at `(rows, columns)`.
+
+        Those that are `masked` are predicted; the others are there to be revised, or to fill up a row.
+        """
         return logits
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:

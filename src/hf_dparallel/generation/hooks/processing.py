@@ -18,39 +18,44 @@ class ScoreProcessing(DecodingHook):
     def __init__(self, config: DiffusionGenerationConfig, processors: LogitsProcessorList | None = None):
         self.config = config
         self.processors = LogitsProcessorList(processors or [])
-        is_on = config.is_on("repetition_penalty")
-        self.penalty = RepetitionPenaltyLogitsProcessor(config.repetition_penalty) if is_on else None
+        self.penalty: RepetitionPenaltyLogitsProcessor | None = None
+        if config.is_on("repetition_penalty"):
+            self.penalty = RepetitionPenaltyLogitsProcessor(config.repetition_penalty)
         self._banned = torch.tensor(config.suppress_tokens, dtype=torch.long)
 
     def __bool__(self) -> bool:
         return bool(self.processors or self.penalty or len(self._banned) or self.config.min_new_tokens)
 
-    def scores(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
+    def scores(self, columns: torch.LongTensor, masked: torch.BoolTensor, logits: torch.Tensor) -> torch.Tensor:
         config = self.config
         if len(self._banned):
             self._banned = self._banned.to(logits.device)  # copied once
             logits = logits.index_fill(-1, self._banned, -torch.inf)
+
         if config.min_new_tokens:
             is_early = (~self.canvas.is_given).cumsum(dim=1).gather(1, columns) <= config.min_new_tokens
             for token_id in config.eos_token_ids:
                 logits[..., token_id] = logits[..., token_id].masked_fill(is_early, -torch.inf)
-        # The caller's processors have the last word, as in transformers.
+
         if self.processors or self.penalty:
             logits = torch.stack([self._process(row, columns[row], scores) for row, scores in enumerate(logits)])
         return logits
 
     def _process(self, row: int, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
-        canvas, mask_token_id = self.canvas, self.config.mask_token_id
+        canvas = self.canvas
+        mask_token_id = self.config.mask_token_id
         start = canvas.prompt_start(row)
         sequences = canvas.sequences[row, start:].expand(len(logits), -1)
         if canvas.revises:
             # A decided token is no repetition of itself. (Columns that only fill up a row may be padding.)
             inside = (columns - start).clamp(min=0)[:, None]
             sequences = sequences.scatter(1, inside, mask_token_id)
-        scores = self.processors(sequences, logits.float())
+
+        scores = logits.float()
         if self.penalty is not None:
             # A mask is no repetition, and its score is part of the certainty of the other tokens.
             of_mask = scores[:, mask_token_id]
             scores = self.penalty(sequences, scores)
             scores[:, mask_token_id] = of_mask
-        return scores
+        # The caller's processors have the last word, as in transformers.
+        return self.processors(sequences, scores)

@@ -28,18 +28,25 @@ def make_hooks(
     criteria = StoppingCriteriaList(stopping_criteria or [])
     if criteria and config.is_infilling:
         raise ValueError("`stopping_criteria` cannot be used for infilling (`max_new_tokens=0`). Remove them.")
+
     if config.stop_strings:
         if tokenizer is None:
             raise SettingError(
                 "stop_strings", config.stop_strings, rule="needs the tokenizer", remedy="Pass `tokenizer=`."
             )
         criteria.append(StopTextCriteria(tokenizer, config.stop_strings, skip_special_tokens=False))
+
+    hooks: list[DecodingHook] = []
+    for revision in (VerifiedCommits, Editing, SoftDecoding):
+        if config.is_on(revision.setting):
+            hooks.append(revision(config))
     processing = ScoreProcessing(config, logits_processor)
-    wanted = [
-        *(revision(config) for revision in (VerifiedCommits, Editing, SoftDecoding) if config.is_on(revision.setting)),
-        processing if processing else None,
-        CertaintyHistory() if config.output_certainty else None,
-        StopCheck(criteria) if criteria else None,
-        DraftStream(streamer) if streamer is not None else None,
-    ]
-    return [hook for hook in wanted if hook is not None]
+    if processing:
+        hooks.append(processing)
+    if config.output_certainty:
+        hooks.append(CertaintyHistory())
+    if criteria:
+        hooks.append(StopCheck(criteria))
+    if streamer is not None:
+        hooks.append(DraftStream(streamer))
+    return hooks

@@ -29,7 +29,10 @@ class StopTextCriteria(StoppingCriteria):
     def cut(self, tokens: list[int]) -> list[int]:
         """Returns the tokens up to and including the first one at which the criterion holds."""
         ids = torch.tensor([tokens])
-        return next((tokens[:end] for end in range(1, len(tokens) + 1) if self(ids[:, :end], None)), tokens)
+        for end in range(1, len(tokens) + 1):
+            if self(ids[:, :end], None):
+                return tokens[:end]
+        return tokens
 
 
 class StopCheck(DecodingHook):
@@ -41,7 +44,7 @@ class StopCheck(DecodingHook):
 
     def __init__(self, criteria: StoppingCriteriaList):
         self.criteria = criteria
-        # By row, the number of tokens that have been checked.
+        # By row id, the number of tokens that have been checked.
         self._checked: dict[int, int] = {}
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
@@ -51,10 +54,14 @@ class StopCheck(DecodingHook):
             # Where the answer begins, for criteria that must not look at the prompt.
             start = canvas.answer(row).start - canvas.prompt_start(row)
             lengths = range(self._checked.get(row_id, 0) + 1, min(status.num_final, status.length) + 1)
-            self._checked[row_id] = status.num_final
             holds = [self.criteria(sequence[:, : start + end], None, answer_start=start).all() for end in lengths]
+            self._checked[row_id] = status.num_final
+            if not holds:
+                continue
+
             # Waits for the device once per row, however many tokens it has decided.
-            if holds and True in (stops := torch.stack(holds).tolist()):
+            stops = torch.stack(holds).tolist()
+            if True in stops:
                 canvas.end_row(row, lengths[stops.index(True)])
 
     def leave(self, row_id: int) -> dict:

@@ -15,7 +15,7 @@ class DraftStream(DecodingHook):
     def __init__(self, streamer: BaseStreamer):
         self.streamer = streamer
         # Tokens of the answer that have been sent.
-        self._sent = 0
+        self._num_sent = 0
 
     def enter(self, row_ids: list[int]) -> None:
         """Sends the prompt, which must be the only one; when infilling, nothing yet."""
@@ -26,18 +26,29 @@ class DraftStream(DecodingHook):
         self.streamer.put(canvas.sequences[:, : canvas.answer(0).start].cpu())
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
-        canvas, status = self.canvas, self.canvas.status[0]
-        decided = min(status.num_final, status.length)
-        if decided > self._sent:
-            self.streamer.put(status.answer[self._sent : decided])
-            self._sent = decided
+        status = self.canvas.status[0]
+        num_final = min(status.num_final, status.length)
+        if num_final > self._num_sent:
+            self.streamer.put(status.answer[self._num_sent : num_final])
+            self._num_sent = num_final
+
         if hasattr(self.streamer, "put_draft") and not status.is_finished:
-            # With a single row, no column is there only to fill it up.
-            row, columns, masked = canvas.sequences[0], prediction.columns[0], canvas.masked[0]
-            guess = row.scatter(0, columns, torch.where(masked[columns], prediction.tokens[0], row[columns]))
-            # In a block that was entered in this pass nothing has been predicted yet.
-            guess = guess.masked_fill(masked.scatter(0, columns, False), -1)
-            answer = canvas.answer(0)
-            draft = guess[answer.start + decided : min(canvas.open_edges(0)[1], answer.stop)].cpu()
-            if len(draft := draft[draft >= 0]):
+            draft = self._draft(prediction)
+            if len(draft):
                 self.streamer.put_draft(value=draft)
+
+    def _draft(self, prediction: TokenPrediction) -> torch.LongTensor:
+        """Returns the open blocks after the tokens that were sent: what is decided there, and predicted elsewhere."""
+        canvas = self.canvas
+        # With a single row, no column is there only to fill it up.
+        row = canvas.sequences[0]
+        masked = canvas.masked[0]
+        columns = prediction.columns[0]
+        guess = row.scatter(0, columns, torch.where(masked[columns], prediction.tokens[0], row[columns]))
+        # In a block that was entered in this pass nothing has been predicted yet.
+        guess = guess.masked_fill(masked.scatter(0, columns, False), -1)
+
+        answer = canvas.answer(0)
+        end = min(canvas.open_edges(0)[1], answer.stop)
+        draft = guess[answer.start + self._num_sent : end].cpu()
+        return draft[draft >= 0]

@@ -18,7 +18,8 @@ class Editing(DecodingHook):
     `max_post_steps` of these passes (https://huggingface.co/papers/2602.08676).
     """
 
-    revises, setting = True, "editing_threshold"
+    revises = True
+    setting = "editing_threshold"
 
     def __init__(self, config: DiffusionGenerationConfig):
         self.config = config
@@ -29,16 +30,21 @@ class Editing(DecodingHook):
         self.full_passes = canvas.row_tensor(0, is_wide=False)
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
-        canvas, columns, accepted = self.canvas, prediction.columns, change.accepted
-        masked = prediction.masked
         likeliest = prediction
         if self.config.temperature:  # A replacement is never sampled.
             likeliest = measure_certainty(prediction.logits, self.config.mask_token_id)
-        differs = likeliest.tokens != canvas.sequences.gather(1, columns)
+        differs = likeliest.tokens != self.canvas.sequences.gather(1, prediction.columns)
         is_sure = likeliest.confidence > self.config.editing_threshold
         edited = prediction.revisable & differs & is_sure
-        is_full = ~(masked & ~accepted).any(dim=1)
-        passes = self.full_passes.value = (self.full_passes.value + 1).masked_fill(masked.any(dim=1), 0)
-        is_over = is_full & (passes >= self.config.max_post_steps)
-        tokens = torch.where(edited, likeliest.tokens, prediction.tokens)
-        return Change(tokens, accepted | edited, (masked | edited) & ~is_over[:, None])
+
+        masked = prediction.masked
+        is_full = ~(masked & ~change.commits).any(dim=1)
+        num_passes = (self.full_passes.value + 1).masked_fill(masked.any(dim=1), 0)
+        self.full_passes.value = num_passes
+        is_over = is_full & (num_passes >= self.config.max_post_steps)
+
+        return Change(
+            tokens=torch.where(edited, likeliest.tokens, prediction.tokens),
+            commits=change.commits | edited,
+            pending=(masked | edited) & ~is_over[:, None],
+        )

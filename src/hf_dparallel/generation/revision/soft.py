@@ -22,7 +22,8 @@ class SoftDecoding(DecodingHook):
     """
 
     SURE = 0.9
-    revises, setting = True, "soft_threshold"
+    revises = True
+    setting = "soft_threshold"
 
     def __init__(self, config: DiffusionGenerationConfig):
         self.config = config
@@ -34,27 +35,33 @@ class SoftDecoding(DecodingHook):
 
     def extend(self, planned: Pass) -> Pass:
         """Replaces the embeddings of decided tokens by mixtures."""
-        weights = planned.of(self.confidence.value.masked_fill(~self.canvas.revisable, 1))
-        tokens, embeddings = planned.of(self.canvas.sequences), self.model.get_input_embeddings()
+        canvas = self.canvas
+        tokens = planned.of(canvas.sequences)
+        weights = planned.of(self.confidence.value.masked_fill(~canvas.revisable, 1))
+        embeddings = self.model.get_input_embeddings()
         mixed = mix_embeddings(embeddings, tokens, weights, self.config.mask_token_id)
         return planned._replace(inputs_embeds=mixed)
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
-        canvas, columns, accepted = self.canvas, prediction.columns, change.accepted
+        canvas = self.canvas
+        columns = prediction.columns
+        differs = prediction.tokens != canvas.sequences.gather(1, columns)
+        changed = change.commits | (prediction.revisable & differs)
         considered = prediction.masked | prediction.revisable
-        changed = accepted | (prediction.revisable & (prediction.tokens != canvas.sequences.gather(1, columns)))
         is_unsure = considered & (prediction.confidence < self.SURE)
+
+        # Whether a token of their block has changed and one is unsure.
         block = canvas.block.gather(1, columns)
         is_same = block[:, :, None] == block[:, None, :]
-        # Whether a token of their block has changed and one is unsure.
-        is_undecided = (is_same & torch.stack([changed, is_unsure])[:, :, None]).any(dim=3).all(dim=0)
+        keeps_open = (is_same & torch.stack([changed, is_unsure])[:, :, None]).any(dim=3).all(dim=0)
+
         # `step_in_block` counts from the entry into the first open block.
         open_from = canvas.open_from[:, None]
         block_length = (canvas.block == open_from).sum(dim=1)
         may_stay = (canvas.step_in_block + 1 < block_length)[:, None] | (block != open_from)
-        pending = considered & is_undecided & may_stay
+
         self.confidence.value = self.confidence.value.scatter(1, columns, prediction.confidence.float())
-        return Change(prediction.tokens, changed, pending)
+        return Change(tokens=prediction.tokens, commits=changed, pending=considered & keeps_open & may_stay)
 
 
 def mix_embeddings(
@@ -65,9 +72,11 @@ def mix_embeddings(
     `input_ids` and `weights` are `(rows, length)`; where a weight is 1, the embedding is the token's
     (https://huggingface.co/papers/2604.08302).
     """
-    of_tokens, of_mask = embeddings(input_ids), embeddings(torch.full_like(input_ids[:1, :1], mask_token_id))
+    of_tokens = embeddings(input_ids)
+    of_mask = embeddings(torch.full_like(input_ids[:1, :1], mask_token_id))
     weights = weights[..., None].to(of_tokens.device)
     rest = 1 - weights
+
     mixed = weights * of_tokens + rest * of_mask
     length = weights * of_tokens.norm(dim=-1, keepdim=True) + rest * of_mask.norm(dim=-1, keepdim=True)
     mixed = mixed * (length / (mixed.norm(dim=-1, keepdim=True) + 1e-6))

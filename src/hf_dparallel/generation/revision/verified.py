@@ -26,7 +26,8 @@ class VerifiedCommits(DecodingHook):
     than it has tokens (https://huggingface.co/papers/2507.18578).
     """
 
-    revises, setting = True, "revocation_threshold"
+    revises = True
+    setting = "revocation_threshold"
 
     def __init__(self, config: DiffusionGenerationConfig):
         self.threshold = config.revocation_threshold
@@ -37,23 +38,36 @@ class VerifiedCommits(DecodingHook):
         canvas = self.canvas
         if not any(status.num_revisable for status in canvas.status):
             return planned
+
         columns = self._columns()
         # Only tokens that were masked when their block was entered; the rest fills up shorter rows.
         is_seen = (canvas.is_open | canvas.revisable).gather(1, columns)
         input_ids = canvas.sequences.gather(1, columns).masked_fill(is_seen, self.mask_token_id)
+        position_ids = canvas.position_ids.gather(1, columns)
+
         is_verified = canvas.revisable.gather(1, planned.scored)
-        scored = torch.where(is_verified, planned.length + planned.scored - columns[:, :1], planned.scored)
-        appended = torch.stack([input_ids, canvas.position_ids.gather(1, columns)])
-        return planned._replace(scored=scored, appended=appended, mask=self._mask(planned, columns, is_seen))
+        in_copy = planned.length + planned.scored - columns[:, :1]
+        return planned._replace(
+            scored=torch.where(is_verified, in_copy, planned.scored),
+            appended=torch.stack([input_ids, position_ids]),
+            mask=self._mask(planned, columns, is_seen),
+        )
 
     def _mask(self, planned: Pass, columns: torch.LongTensor, is_seen: torch.BoolTensor) -> Any:
         """Returns the mask of a pass and of the copy, which sees itself where `is_seen`."""
-        canvas, model, length = self.canvas, self.model, columns.shape[1]
-        seen = (canvas.attention_mask if planned.seen is None else planned.seen)[:, None, : planned.length].bool()
-        keys, column = canvas.column_ids[: planned.length], columns[:, :, None]
+        canvas = self.canvas
+        model = self.model
+        length = columns.shape[1]
+        seen = canvas.attention_mask if planned.seen is None else planned.seen
+        seen = seen[:, None, : planned.length].bool()
+
+        # All but the token that is predicted.
+        keys = canvas.column_ids[: planned.length]
+        column = columns[:, :, None]
         is_other = keys != column + int(model.shift_logits)
         # Every model predicts a first token at its own column.
         is_other &= (keys != column) | (canvas.position_ids.gather(1, columns)[:, :, None] > 0)
+
         of_canvas = pad(seen, (0, length)).expand(-1, planned.length, -1)
         of_copy = torch.cat([seen & is_other, is_seen[:, None].expand(-1, length, -1)], dim=2)
         visible = torch.cat([of_canvas, of_copy], dim=1)
@@ -61,7 +75,8 @@ class VerifiedCommits(DecodingHook):
 
     def _columns(self) -> torch.LongTensor:
         """Returns the columns of open blocks, `(rows, longest)`, after the one that predicts the first of them."""
-        canvas, shift = self.canvas, int(self.model.shift_logits)
+        canvas = self.canvas
+        shift = int(self.model.shift_logits)
         num_blocks = max(status.open_to - status.open_from + 1 for status in canvas.status)
         length = min(num_blocks * canvas.config.block_length + shift, canvas.width)
         start = (canvas.block < canvas.open_from[:, None]).sum(dim=1, keepdim=True)
@@ -69,18 +84,23 @@ class VerifiedCommits(DecodingHook):
         return start.clamp(shift, canvas.width - length + shift) + offsets
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
-        canvas, columns, accepted = self.canvas, prediction.columns, change.accepted
+        canvas = self.canvas
+        columns = prediction.columns
         is_decided = prediction.revisable
         probability = _probability(prediction, canvas.sequences.gather(1, columns))
+
+        # Fewer than the pass before has committed, and none where this one commits a single token.
         is_of_last_pass = canvas.commit_step.gather(1, columns) == canvas.nfe[:, None] - 1
         limit = (is_decided & is_of_last_pass).sum(dim=1) - 1
-        limit = limit.masked_fill(accepted.sum(dim=1) <= 1, 0)
+        limit = limit.masked_fill(change.commits.sum(dim=1) <= 1, 0)
         revoked = commit_by_count(-probability, is_decided & (probability < self.threshold), limit)
-        return Change(prediction.tokens.masked_fill(revoked, self.mask_token_id), accepted | revoked)
+        tokens = prediction.tokens.masked_fill(revoked, self.mask_token_id)
+        return Change(tokens=tokens, commits=change.commits | revoked)
 
 
 def _probability(prediction: TokenPrediction, tokens: torch.LongTensor) -> torch.Tensor:
     """Returns the probability of `tokens`, from the probability of the predicted tokens."""
-    logits = prediction.logits
-    predicted, given = (logits.gather(-1, ids[..., None])[..., 0] for ids in (prediction.tokens, tokens))
-    return (prediction.confidence.log() + (given - predicted).to(prediction.confidence.dtype)).exp()
+    of_predicted = prediction.logits.gather(-1, prediction.tokens[..., None]).squeeze(-1)
+    of_given = prediction.logits.gather(-1, tokens[..., None]).squeeze(-1)
+    difference = (of_given - of_predicted).to(prediction.confidence.dtype)
+    return (prediction.confidence.log() + difference).exp()
