@@ -276,6 +276,7 @@ class DataCollatorForSemiAutoregressiveMasking(DrawsByRow, RowScoring):
                 "`completion_ids`",
                 remedy="Or drop the row.",
             )
+
         if self.mask_token_id in ids.tolist():
             raise SettingError(
                 "mask_token_id",

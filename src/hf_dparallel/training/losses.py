@@ -59,6 +59,7 @@ def certainty_forcing_loss(
     """
     if not temperature > 0:
         raise ValueError(f"`temperature` must be positive, got {temperature}. The paper uses temperature=0.5.")
+
     objective = Objective(temperature, {"consistency": consistency_weight, "certainty": certainty_weight})
     return objective.weigh(row_terms(objective, logits, labels)).mean()
 
@@ -67,6 +68,8 @@ def row_terms(objective: Objective, logits: torch.Tensor, labels: torch.Tensor) 
     """Returns the terms of the loss of each row, for `logits` and `labels` as in [`certainty_forcing_loss`]."""
     if labels.dim() != 2:
         raise ValueError(f"`labels` must have shape (rows, length), got {tuple(labels.shape)}.")
+
     scored = labels != IGNORE_INDEX
-    logits = logits[scored] if logits.dim() == 3 else logits
+    if logits.dim() == 3:
+        logits = logits[scored]
     return mean_by_row(objective.token_terms(logits, labels[scored]), labels)

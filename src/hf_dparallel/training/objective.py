@@ -66,15 +66,21 @@ class Objective:
         # First, while the backward pass keeps nothing yet.
         with torch.no_grad():
             entropy = entropy_from_logits(logits)
+
         # The set of correct predictions is a constant: no gradient flows through its choice (Eq. 6).
         correct = logits.argmax(dim=-1) == targets
-        terms = [
-            (nn.functional.cross_entropy(logits.float(), targets, reduction="none"), torch.ones_like(correct)),
-            (entropy_from_logits(logits, self.temperature), correct),
+        losses = [
+            nn.functional.cross_entropy(logits.float(), targets, reduction="none"),
+            entropy_from_logits(logits, self.temperature),
         ]
-        terms += [function(logits, targets) for name, function in self.added_terms.items() if name in self.weights]
-        losses, counted = (torch.stack(columns, dim=1) for columns in zip(*terms, strict=True))
-        return TokenTerms(losses, counted, entropy)
+        counted = [torch.ones_like(correct), correct]
+        for name, function in self.added_terms.items():
+            if name in self.weights:
+                loss, counts = function(logits, targets)
+                losses.append(loss)
+                counted.append(counts)
+
+        return TokenTerms(losses=torch.stack(losses, dim=1), counted=torch.stack(counted, dim=1), entropy=entropy)
 
     def weigh(self, terms: RowTerms) -> torch.Tensor:
         """Returns Eq. 8 for each row, `(rows,)`: the weighted sum of the terms."""
@@ -116,17 +122,18 @@ def mean_by_row(terms: TokenTerms, labels: torch.Tensor, weights: torch.Tensor |
 
 def log_values(terms: RowTerms, num_views: int) -> torch.Tensor:
     """Returns the values to log, `(sequences, num_terms + 4)`, with the views of each sequence added up."""
-    part = torch.full_like(terms.num_masked, 1 / num_views)
-    tokens = [terms.entropy * terms.num_masked, terms.num_correct, terms.num_masked, part]
-    by_view = torch.cat([terms.losses.detach(), torch.stack(tokens, dim=1)], dim=1)
+    entropy = terms.entropy * terms.num_masked
+    part_of_sequence = torch.full_like(terms.num_masked, 1 / num_views)
+    counts = torch.stack([entropy, terms.num_correct, terms.num_masked, part_of_sequence], dim=1)
+
+    by_view = torch.cat([terms.losses.detach(), counts], dim=1)
     return by_view.unflatten(0, (num_views, -1)).sum(dim=0)
 
 
 def averages(sums: torch.Tensor, names: list[str]) -> dict[str, float]:
     """Returns the averages to log from the sum of [`log_values`] over sequences, for terms of these names."""
     *losses, entropy, num_correct, num_masked, num_sequences = sums.tolist()
-    return {
-        **{f"{name}_loss": loss / num_sequences for name, loss in zip(names, losses, strict=True)},
-        "masked_entropy": entropy / max(num_masked, 1),
-        "masked_accuracy": num_correct / max(num_masked, 1),
-    }
+    metrics = {f"{name}_loss": loss / num_sequences for name, loss in zip(names, losses, strict=True)}
+    metrics["masked_entropy"] = entropy / max(num_masked, 1)
+    metrics["masked_accuracy"] = num_correct / max(num_masked, 1)
+    return metrics

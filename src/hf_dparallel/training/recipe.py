@@ -34,9 +34,11 @@ def chat_arguments(given: dict[str, Any] | str | None, model: Any, dataset: Any)
 
     Raises a [`SettingError`] for a contradiction.
     """
+    base = base_model(model)
     given = SETTINGS["chat_template_kwargs"].read(given) or {}
-    check_chat(base_model(model), given)
-    given = (recipe_of(base_model(model)).chat_template_kwargs or {}) | given
+    check_chat(base, given)
+    given = (recipe_of(base).chat_template_kwargs or {}) | given
+
     found = common_chat_template_kwargs(dataset) or {}
     if any(given.get(name, value) != value for name, value in found.items()):
         raise SettingError(
@@ -58,6 +60,7 @@ def student_recipe(trainer: Any) -> DiffusionGenerationConfig:
     rule = recipe.commit_rule()
     if rule == "denoising_steps":
         return recipe  # steps of a canvas of its own
+
     if rule is None and args.certainty_weight:
         # A student that is not taught to be certain is a teacher, and gets no threshold.
         recipe = recipe.updated(entropy_threshold=0.5)
@@ -65,6 +68,7 @@ def student_recipe(trainer: Any) -> DiffusionGenerationConfig:
         recipe = recipe.updated(block_length=args.block_length)
     if trainer.train_dataset is None:
         return recipe
+
     num_blocks = -(-trainer.longest_completion // recipe.block_length)
     return recipe.updated(max_new_tokens=num_blocks * recipe.block_length)
 
@@ -78,11 +82,12 @@ def training_summary(trainer: Any) -> dict[str, Any]:
     inherited = TrainingArguments.__dataclass_fields__
     own = [name for name in CertaintyForcingConfig.__dataclass_fields__ if name not in inherited]
     of_terms = [f"{term}_weight" for term in args.added_terms]
-    settings = {}
+    settings: dict[str, Any] = {}
     for name in (*_RECORDED_SETTINGS, *own, *of_terms):
         value = getattr(args, name)
         if value is not None:
             settings[name] = value
+
     # The batch that was found to fit, with `auto_find_batch_size`.
     batch_size = trainer.state.train_batch_size or args.train_batch_size
     settings["batch_size"] = batch_size * args.gradient_accumulation_steps * args.world_size
@@ -92,6 +97,7 @@ def training_summary(trainer: Any) -> dict[str, Any]:
     logged: dict[str, Any] = {}
     for logs in trainer.state.log_history:
         logged |= logs
+
     return {
         # A folder of this machine says nothing to others.
         "base_model": hub_name(base.config.name_or_path),

@@ -9,8 +9,8 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..generation import configuration
 from ..generation.adapters import check_virtual_tokens, has_adapter
+from ..generation.configuration import special_token_id
 from ..models.adapters import check_start
 from ..models.foreign import enable_diffusion_generation
 from ..models.scoring import ScoringMixin
@@ -35,14 +35,16 @@ def prepare_student(
     """
     if isinstance(model, str):
         model = AutoModelForMaskedLM.from_pretrained(model)
+
     base = base_model(model)
     if not isinstance(base, ScoringMixin):
-        sources = (base.config.get_text_config(), processing_class)
-        enable_diffusion_generation(base, configuration.special_token_id("mask_token_id", *sources))
+        mask_token_id = special_token_id("mask_token_id", base.config.get_text_config(), processing_class)
+        enable_diffusion_generation(base, mask_token_id)
     if peft_config is not None:
         model = add_adapter(model, base.prepare_adapter(peft_config))
     else:
         base.check_student(model)
+
     if model is not base and model.active_adapters[0] != "default":
         # PEFT would save it in a sub-folder of its name, where nothing looks for it.
         raise ValueError(f"The adapter to train must be named 'default', got {model.active_adapters[0]!r}.")
@@ -67,7 +69,8 @@ def training_token_id(
     sources = [*base.recipes(), base.config.get_text_config(), processing_class]
     if name == "eos_token_id":
         sources.reverse()
-    token_id = configuration.special_token_id(name, *sources)
+
+    token_id = special_token_id(name, *sources)
     if token_id is None:
         raise ValueError(
             f"`{name}` is needed, but neither `processing_class` nor the configuration of {type(base).__name__} has "
@@ -99,28 +102,35 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
             "The model has no name, as after `merge_and_unload`, so the adapter will not say what it belongs to. Save "
             "the model, and load that folder."
         )
+
     peft_config = copy.deepcopy(peft_config)
     # Not every method has this setting.
     bias = getattr(peft_config, "bias", "none")
     if bias != "none":
         raise ValueError(f"`bias={bias!r}` of `peft_config` would change the model without the adapter. Leave it out.")
+
     if peft_config.task_type is not None:
         logger.warning(f"`task_type={peft_config.task_type}` of `peft_config` is replaced by `None`.")
         peft_config.task_type = None
+
     if hasattr(peft_config, "target_modules"):
         targets = peft_config.target_modules or getattr(model, "target_modules", "all-linear")
-        # A name as text PEFT would read as a pattern of whole paths.
-        is_name = isinstance(targets, str) and re.fullmatch(r"[\w.]+", targets)
-        peft_config.target_modules = [targets] if is_name else targets
-        _check_target_modules(model, peft_config.target_modules)
+        if isinstance(targets, str) and re.fullmatch(r"[\w.]+", targets):
+            # A name as text PEFT would read as a pattern of whole paths.
+            targets = [targets]
+        peft_config.target_modules = targets
+        _check_target_modules(model, targets)
     return get_peft_model(model, peft_config)
 
 
 def _check_target_modules(model: nn.Module, targets: list[str] | set[str] | str) -> None:
     """Raises a `ValueError` if one of several names matches no module: PEFT is content if any does."""
+    if isinstance(targets, str):
+        return
+
     paths = [f".{path}" for path, _ in model.named_modules()]
-    names = [] if isinstance(targets, str) else sorted(targets)
-    if unmatched := [name for name in names if not any(path.endswith(f".{name}") for path in paths)]:
+    unmatched = [name for name in sorted(targets) if not any(path.endswith(f".{name}") for path in paths)]
+    if unmatched:
         raise ValueError(
             f"`target_modules` must name modules of {type(model).__name__}, but {unmatched} match none. Leave "
             "`target_modules=None` to adapt all linear layers of the attention and of dense MLPs."

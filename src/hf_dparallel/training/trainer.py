@@ -32,7 +32,6 @@ from ..models.base import MaskedDiffusionModel
 from ..reports import write_json
 from .checkpoints import check_resumable, last_complete_checkpoint
 from .collator import (
-    MASK_SETTINGS,
     DataCollatorForSemiAutoregressiveMasking,
     ForeignRows,
     MaskingCallback,
@@ -134,6 +133,7 @@ class CertaintyForcingTrainer(Trainer):
     ):
         if not isinstance(args, CertaintyForcingConfig):
             raise TypeError(f"`args` must be a `CertaintyForcingConfig`, got {type(args).__name__}.")
+
         # Before the weights of an adapter are drawn.
         set_seed(args.seed)
         model = prepare_student(model, processing_class, peft_config, trainable=train_dataset is not None)
@@ -141,31 +141,23 @@ class CertaintyForcingTrainer(Trainer):
         if args.push_to_hub and getattr(model, "peft_config", None):
             # Before the training: nobody else could use an adapter of a folder of this machine.
             check_base_model(base_model(model).config.name_or_path)
-        data_collator = args.choose_collator(data_collator, model, processing_class)
-        self._scoring = data_collator if isinstance(data_collator, RowScoring) else ForeignRows()
-        self._eval_collator = data_collator
-        if getattr(data_collator, "trains_with_cache", False):
-            args.activation_checkpointing = False
-            args.gradient_checkpointing = False
-        self._num_views = getattr(data_collator, "num_views", 1)
-        rules: dict[str, Any] = {"processing_class": processing_class}
+
         # Its metrics are sums over scored tokens; a callback can add others ([`DecodingCallback`]).
         args.prediction_loss_only = True
         args.chat_template_kwargs = chat_arguments(args.chat_template_kwargs, model, train_dataset)
-        rules["chat_template_kwargs"] = args.chat_template_kwargs
+        data_collator = args.choose_collator(data_collator, model, processing_class)
+        self._prepare_collator(data_collator, args)
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
             callbacks = [*(callbacks or []), MaskingCallback(data_collator)]
-            # A copy, which stays at epoch 0: each evaluation has the same masks, and training keeps its own.
-            self._eval_collator = copy.deepcopy(data_collator)
-            self._eval_collator.set_epoch(0)
-            rules |= {"eos_token_id": data_collator.eos_token_id, "max_length": data_collator.max_length}
-            rules["check_row"] = data_collator.read_row
-            for name in MASK_SETTINGS:  # which the recipe and the card say
-                setattr(args, name, getattr(data_collator, name))
-        self._row_rules = rules
+
+        self._row_checks |= {
+            "processing_class": processing_class,
+            "chat_template_kwargs": args.chat_template_kwargs,
+        }
         with args.main_process_first(desc="preparing the data"):
             train_dataset = self._prepare_dataset(train_dataset, "train_dataset")
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset")
+
         super().__init__(
             model=model,
             args=args,
@@ -178,6 +170,7 @@ class CertaintyForcingTrainer(Trainer):
             optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
         )
         _prepare_fsdp(getattr(self.accelerator.state, "fsdp_plugin", None), self.model)
+
         # Trainer.evaluate skips the loss without label_names; we compute it ourselves.
         self.label_names = ["labels"]
         # The columns that the collator reads, not the arguments of the model's forward.
@@ -187,17 +180,47 @@ class CertaintyForcingTrainer(Trainer):
         # Sums of the values to log since the last log, on the device.
         self._sums: dict[str, torch.Tensor | int] = {"train": 0, "eval": 0}
 
+    def _prepare_collator(self, collator: Any, args: CertaintyForcingConfig) -> None:
+        """Sets how batches are made, scored and checked."""
+        self._scoring = collator if isinstance(collator, RowScoring) else ForeignRows()
+        self._num_views = getattr(collator, "num_views", 1)
+        if getattr(collator, "trains_with_cache", False):
+            args.activation_checkpointing = False
+            args.gradient_checkpointing = False
+
+        self._eval_collator = collator
+        self._row_checks: dict[str, Any] = {}
+        if not isinstance(collator, DataCollatorForSemiAutoregressiveMasking):
+            return
+
+        # A copy, which stays at epoch 0: each evaluation has the same masks, and training keeps its own.
+        self._eval_collator = copy.deepcopy(collator)
+        self._eval_collator.set_epoch(0)
+        self._row_checks = {
+            "eos_token_id": collator.eos_token_id,
+            "max_length": collator.max_length,
+            "check_row": collator.read_row,
+        }
+        # What the recipe and the card say.
+        args.block_length = collator.block_length
+        args.mask_ratio = collator.mask_ratio
+        args.masking = collator.masking
+        args.complementary_masking = collator.complementary_masking
+        args.max_length = collator.max_length
+
     # The data
 
     def _prepare_dataset(self, dataset: Any, name: str) -> Any:
         if dataset is None:
             return None
+
         if isinstance(dataset, dict):
             if name == "train_dataset":
                 # As `load_dataset` returns it without a split. `eval_dataset` may be several.
                 raise ValueError(f"`{name}` must be one data set, got several: {list(dataset)}. Pass one of them.")
             return {key: self._prepare_dataset(part, f"{name}[{key!r}]") for key, part in dataset.items()}
-        return prepare_dataset(dataset, name, **self._row_rules)
+
+        return prepare_dataset(dataset, name, **self._row_checks)
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
         """Returns the loader of evaluation data, with the same masks each time."""
@@ -226,8 +249,9 @@ class CertaintyForcingTrainer(Trainer):
     ) -> tuple[list, torch.Tensor]:
         """Collects the batches of an optimizer step and counts their sequences (not tokens)."""
         batches = list(itertools.islice(epoch_iterator, num_batches))
-        num_rows = torch.tensor(float(sum(batch["labels"].shape[0] for batch in batches)), device=device)
-        return batches, self.accelerator.reduce(num_rows, reduction="mean") / self._num_views
+        num_rows = sum(len(batch["labels"]) for batch in batches)
+        of_processes = torch.tensor(float(num_rows), device=device)
+        return batches, self.accelerator.reduce(of_processes, reduction="mean") / self._num_views
 
     # The loss
 
@@ -274,6 +298,7 @@ class CertaintyForcingTrainer(Trainer):
             # last batch. These sums are over sequences, but know nothing of a term that a subclass adds.
             weights = self.args.objective.weights
             metrics["loss"] = sum(weight * metrics[f"{name}_loss"] for name, weight in weights.items())
+
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
 
@@ -283,13 +308,15 @@ class CertaintyForcingTrainer(Trainer):
             metrics = self._pop_averages("train")
             if not all(map(math.isfinite, metrics.values())):
                 raise FloatingPointError(self._divergence())
-            logs = {**logs, **metrics}
+            logs = logs | metrics
         super().log(logs, start_time)
 
     def _pop_averages(self, mode: str) -> dict[str, float]:
-        sums, self._sums[mode] = self._sums[mode], 0
+        sums = self._sums[mode]
+        self._sums[mode] = 0
         if not torch.is_tensor(sums):
             return {}
+
         if mode == "train":
             sums = self.accelerator.reduce(sums)
         return averages(sums, list(self.args.objective.weights))
@@ -318,15 +345,17 @@ class CertaintyForcingTrainer(Trainer):
                     f"`resume_from_checkpoint=True` needs a checkpoint in {self.args.output_dir!r} that was written "
                     "to its end, and there is none. Train without it."
                 )
+
         if resume_from_checkpoint:
             check_resumable(resume_from_checkpoint, self.model, self.args.optim.value)
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
         # After the last step there is no loss to log.
-        weights = (weight for weight in self.model.parameters() if weight.requires_grad)
-        if not all(
-            (weight.to_local() if hasattr(weight, "to_local") else weight).isfinite().all() for weight in weights
-        ):
-            raise FloatingPointError(self._divergence())
+        for weight in self.model.parameters():
+            # With FSDP2, the part of this process.
+            part = weight.to_local() if hasattr(weight, "to_local") else weight
+            if weight.requires_grad and not part.isfinite().all():
+                raise FloatingPointError(self._divergence())
         return output
 
     def _divergence(self) -> str:
@@ -345,13 +374,16 @@ class CertaintyForcingTrainer(Trainer):
         is_whole = isinstance(self.model, MaskedDiffusionModel) and not has_adapter
         if not is_whole or self.is_fsdp_enabled or self.is_deepspeed_enabled:
             return super()._load_from_checkpoint(resume_from_checkpoint, model)
-        settings = {"config": self.model.config, "dtype": self.model.dtype}
-        saved = type(self.model).from_pretrained(resume_from_checkpoint, **settings)
+
+        saved = type(self.model).from_pretrained(
+            resume_from_checkpoint, config=self.model.config, dtype=self.model.dtype
+        )
         self.model.load_state_dict(saved.state_dict())
 
     def _load_best_model(self) -> None:
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             return super()._load_best_model()
+
         # The Trainer would read the file by itself, and does not know the published names of our weights.
         self._load_from_checkpoint(self.state.best_model_checkpoint)
 
@@ -369,11 +401,14 @@ class CertaintyForcingTrainer(Trainer):
         Raises:
             ValueError: if the base model of an adapter is a local folder and `base_model` is not given.
         """
-        if self.is_world_process_zero():
-            folder = Path(self.args.output_dir)
-            for name, content in made_files(folder, self.hub_model_id or model_name or folder.name, **about).items():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(content)
+        if not self.is_world_process_zero():
+            return
+
+        folder = Path(self.args.output_dir)
+        files = made_files(folder, self.hub_model_id or model_name or folder.name, **about)
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Saves the model, even if checkpoints are sharded."""
@@ -387,12 +422,14 @@ class CertaintyForcingTrainer(Trainer):
         super()._save(output_dir, state_dict)
         if not self.args.should_save:
             return
+
         folder = Path(output_dir or self.args.output_dir)
         # It may hold a token, and nothing reads it.
         (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
         if self.args.push_to_hub:
             # A push during the training writes it again, and must not send it.
             Path(self.args.output_dir, ".gitignore").write_text(f"{TRAINING_ARGS_NAME}\n", encoding="utf-8")
+
         student_recipe(self).save_pretrained(folder)
         write_json(training_summary(self), folder / SUMMARY_NAME)
 
@@ -401,8 +438,10 @@ def _prepare_fsdp(plugin: Any, model: nn.Module) -> None:
     """Keeps FSDP2 from rounding the terms of the loss, and raises a `ValueError` for buffers that it loses."""
     if getattr(plugin, "fsdp_version", None) != 2:
         return
+
     if plugin.mixed_precision_policy is not None:
         plugin.mixed_precision_policy = dataclasses.replace(plugin.mixed_precision_policy, output_dtype=torch.float32)
+
     saved = model.state_dict()
     buffers = [name for name, _ in model.named_buffers() if name in saved]
     if buffers and plugin.cpu_ram_efficient_loading:
