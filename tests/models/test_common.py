@@ -2,19 +2,42 @@
 """What transformers asks of every model class, for each of ours."""
 
 import copy
+import importlib
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM
 
+import hf_dparallel
+from hf_dparallel.models.base import MaskedDiffusionModel
+
 from ..helpers import FAMILIES, left_padded, make_dream, make_illada, make_llada, make_llada_moe, make_rnd1
 
 
 MAKERS = pytest.mark.parametrize("make_model", FAMILIES)
 IDS = torch.randint(2, 60, (3, 11), generator=torch.Generator().manual_seed(0))
+
+
+FAMILY_FILES = sorted(Path(hf_dparallel.models.__file__).parent.glob("*/modeling_*.py"))
+
+
+@pytest.mark.parametrize("file", FAMILY_FILES, ids=lambda file: file.stem)
+def test_the_package_imports_every_family(file):
+    """Or the Auto classes would not find it: registering is what importing a family does."""
+    module = importlib.import_module(f"hf_dparallel.models.{file.parent.name}.{file.stem}")
+    classes = [cls for cls in vars(module).values() if getattr(cls, "__module__", None) == module.__name__]
+    models = [cls for cls in classes if isinstance(cls, type) and issubclass(cls, MaskedDiffusionModel)]
+    families = [cls for cls in models if hasattr(cls, "config_class")]
+    assert families
+    for family in families:
+        for public in (family, family.config_class):
+            name, source = public.__name__, public.__module__.removeprefix("hf_dparallel")
+            line = f"from {source} import {name} as {name}"
+            assert name in vars(hf_dparallel), f"hf_dparallel/__init__.py lacks `{line}`"
 
 
 def logits(model, ids=IDS, **kwargs) -> torch.Tensor:
