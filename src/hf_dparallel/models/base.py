@@ -75,7 +75,7 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         given = kwargs.get("quantization_config") or {}
         quantizer: Any = nullcontext()
         if (given if isinstance(given, dict) else given.to_dict()).get("load_in_4bit"):
-            from .experts_in_4bit import quantized_experts
+            from .patch_bitsandbytes import quantized_experts
 
             quantizer = quantized_experts()
         with quantizer:

@@ -1,5 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Experts in 4 bits: the quantizer of transformers for bitsandbytes leaves them, which are one tensor of a layer."""
+"""Patches bitsandbytes' quantizer of transformers, which leaves the experts of a layer, one tensor, as they are.
+
+It patches the quantizer that transformers looks up while a model is loaded, and the classes of modules with experts.
+Can go with the first bitsandbytes that quantizes such tensors
+(https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1849).
+"""
 
 import functools
 from collections.abc import Iterator
@@ -49,16 +54,25 @@ class ExpertsIn4BitQuantizer(Bnb4BitHfQuantizer):
 class _Quantize(Bnb4bitQuantize):
     def convert(self, input_dict: dict[str, Any], model: Any = None, **kwargs) -> dict[str, torch.Tensor]:
         config = self.hf_quantizer.quantization_config
-        how = {"compress_statistics": config.bnb_4bit_use_double_quant, "quant_type": config.bnb_4bit_quant_type}
-        experts, others = {}, {}
+        experts = {}
+        others = {}
         for name, tensors in input_dict.items():
             value = tensors[0] if isinstance(tensors, list) else tensors
-            if value.dim() == 3:
-                module, weight = get_module_from_name(model, name)
-                module.__class__ = _dequantizing(module.__class__, weight)
-                experts[name] = Params4bit(value, requires_grad=False, **how).to(value.device)
-            else:
+            if value.dim() != 3:
                 others[name] = value
+                continue
+
+            module, weight = get_module_from_name(model, name)
+            module.__class__ = _dequantizing(module.__class__, weight)
+            quantized = Params4bit(
+                value,
+                requires_grad=False,
+                compress_statistics=config.bnb_4bit_use_double_quant,
+                quant_type=config.bnb_4bit_quant_type,
+            )
+            # This is when bitsandbytes quantizes.
+            experts[name] = quantized.to(value.device)
+
         return experts | super().convert(others, model=model, **kwargs)
 
 
