@@ -14,6 +14,8 @@ from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
+from hf_dparallel_rules.published import describe_recipe
+
 from ..generation.mixin import DiffusionGenerationMixin
 from .adapters import AdapterLoadingMixin
 from .backbones import CACHE_ARGUMENT, DiffusionBackbone
@@ -73,8 +75,11 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
             OSError: if there are no safetensors; `use_safetensors=False` reads pickled weights.
         """
         given = kwargs.get("quantization_config") or {}
+        if not isinstance(given, dict):
+            given = given.to_dict()
+
         quantizer: Any = nullcontext()
-        if (given if isinstance(given, dict) else given.to_dict()).get("load_in_4bit"):
+        if given.get("load_in_4bit"):
             from .patch_bitsandbytes import quantized_experts
 
             quantizer = quantized_experts()
@@ -87,17 +92,19 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         student = ready_students().get(str(name_or_path))
         if given is None and student is not None and self.generation_config.commit_rule() is None:
             self.generation_config = self.generation_config.updated(**student["recipe"])
-            settings = ", ".join(f"{name}={value}" for name, value in student["recipe"].items())
             logger.warning_once(
-                f"{name_or_path} has no recipe, so that of {student['source']} applies: {settings}. Settings of "
-                "yours take precedence."
+                f"{name_or_path} has no recipe, so that of {student['source']} applies: {describe_recipe(student)}. "
+                "Settings of yours take precedence."
             )
 
     def _adjust_missing_and_unexpected_keys(self, loading_info) -> None:
         super()._adjust_missing_and_unexpected_keys(loading_info)  # type: ignore[misc]
-        missing = loading_info.missing_keys
-        if keys := missing or loading_info.unexpected_keys:
-            problem = f"lacks {len(keys)} weights of" if missing else f"has {len(keys)} weights that are none of"
+        keys = loading_info.missing_keys
+        problem = f"lacks {len(keys)} weights of"
+        if not keys:
+            keys = loading_info.unexpected_keys
+            problem = f"has {len(keys)} weights that are none of"
+        if keys:
             raise ValueError(
                 f"The checkpoint {self.config.name_or_path!r} {problem} {type(self).__name__}, such as {min(keys)!r}. "
                 "It is incomplete, or of another architecture under this `model_type`."
@@ -116,7 +123,7 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
 
     def score(self, inputs, where, function=None, labels=None, forward=None):
         """Overrides [`ScoringMixin.score`]: the head runs at `where` only, inside the forward pass."""
-        forward = self.__call__ if forward is None else forward  # type: ignore[operator]
+        forward = forward or self.__call__  # type: ignore[operator]
         return forward(**inputs, logits_to_keep=where, labels=labels, head_function=function).logits
 
     @can_return_tuple
@@ -183,12 +190,14 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
             use_cache=use_cache,
             **kwargs,
         )
+
         hidden_states = outputs.last_hidden_state
         if self.shift_logits or predicting_columns is not None:
             hidden_states = shift_predictions(hidden_states, position_ids, predicting_columns)
         hidden_states = select_positions(hidden_states, logits_to_keep)
         if labels is not None:
             labels = select_labels(labels, logits_to_keep)
+
         loss = None
         if head_function is not None:
             logits = apply_in_chunks(self.lm_head, head_function, hidden_states, labels, self.config.vocab_size)
@@ -196,4 +205,7 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
             logits = self.lm_head(hidden_states)
             if labels is not None:
                 loss = ForMaskedLMLoss(logits, labels, self.config.vocab_size, num_items_in_batch=num_items_in_batch)
-        return MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )

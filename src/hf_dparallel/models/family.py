@@ -1,10 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What makes a family: configurations as in the published files, and registration with the Auto classes."""
 
-import tomllib
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 from transformers import (
@@ -17,6 +14,7 @@ from transformers import (
 )
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from hf_dparallel_rules.published import read_ready
 from hf_dparallel_rules.settings import SETTINGS
 
 
@@ -29,11 +27,9 @@ NO_BLOCKS: dict[str, Any] = dict.fromkeys(
 )
 
 
-@cache
 def ready_students() -> dict[str, dict[str, Any]]:
     """Returns what published students need, by name: the rows of `ready.toml`."""
-    text = Path(__file__).with_name("ready.toml").read_text(encoding="utf-8")
-    return {row["name"]: row for row in tomllib.loads(text)["students"]}
+    return {row["name"]: row for row in read_ready()}
 
 
 class PublishedConfigMixin:
@@ -57,21 +53,25 @@ class PublishedConfigMixin:
     served_as: Mapping[str, str] = {}
 
     def __post_init__(self: PreTrainedConfig, **kwargs):
-        published = self.only_supported.items()
-        published = {name: value for name, value in published if value is not None and not hasattr(self, name)}
         for key, other in self.told_apart.items():
             if kwargs.get(key) is not None:
-                what = other if isinstance(other, str) else f"Use {other.__name__}, as `from_pretrained` does."
-                raise ValueError(f"`{key}={kwargs[key]!r}` does not fit a {type(self).__name__}. {what}")
+                remedy = other if isinstance(other, str) else f"Use {other.__name__}, as `from_pretrained` does."
+                raise ValueError(f"`{key}={kwargs[key]!r}` does not fit a {type(self).__name__}. {remedy}")
+
         # The remote code it points to does not run on transformers 5, and is not saved beside our weights.
         kwargs.pop("auto_map", None)
         # The class decides these.
         for name in ("model_type", "attention"):
             kwargs.pop(name, None)
-        super().__post_init__(**(published | kwargs))  # type: ignore[misc]
+        for name, value in self.only_supported.items():
+            if value is not None and not hasattr(self, name):
+                kwargs.setdefault(name, value)
+        super().__post_init__(**kwargs)  # type: ignore[misc]
+
         rope = self.rope_parameters
         # Where the published code looks for it.
         self.rope_theta = rope["rope_theta"]
+
         for name, expected in self.only_supported.items():
             self._check(name, [getattr(self, name, expected)], [expected])
         SETTINGS["block_length"].read(getattr(self, "block_length", None))
@@ -98,11 +98,13 @@ class PublishedConfigMixin:
         Adds what the file of a ready student leaves to the caller. Leaves out the attention implementation that
         published files name: it was used for training on GPUs.
         """
-        config_dict = ready_students().get(str(kwargs.get("name_or_path")), {}).get("config", {}) | config_dict
+        student = ready_students().get(str(kwargs.get("name_or_path")), {})
+        config_dict = student.get("config", {}) | config_dict
         for key, other in cls.told_apart.items():
             if config_dict.get(key) is not None and not isinstance(other, str):
                 return other.from_dict(config_dict, **kwargs)
-        config_dict = {name: value for name, value in config_dict.items() if name != "attn_implementation"}
+
+        config_dict.pop("attn_implementation", None)
         return super().from_dict(config_dict, **kwargs)  # type: ignore[misc]
 
     def _check(self, name: str, values: list, supported: list) -> None:
