@@ -57,13 +57,16 @@ def make_attention_mask(
     `dtype` and `device` are taken from the hidden states; a dense mask is added to the scores.
     """
     rows, queries, keys = shape
+    if key_mask is not None:
+        key_mask = key_mask.to(device=device, dtype=torch.bool)
+
     make = ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation]
     return make(
         batch_size=rows,
         q_length=queries,
         kv_length=keys,
         mask_function=is_visible,
-        attention_mask=None if key_mask is None else key_mask.to(device=device, dtype=torch.bool),
+        attention_mask=key_mask,
         # A shortcut to no mask at all would have to wait for the device.
         allow_is_causal_skip=False,
         dtype=dtype,

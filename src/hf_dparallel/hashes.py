@@ -35,6 +35,7 @@ def model_hash(model: PreTrainedModel) -> str:
         if isinstance(module, BaseTunerLayer):
             scaling = sorted(getattr(module, "scaling", {}).items())
             hashed.update(f"{name} {module.disable_adapters} {module.active_adapters} {scaling}".encode())
+
     config = {name: value for name, value in model.config.to_diff_dict().items() if name not in _NOT_COMPUTED}
     hashed.update(json.dumps([config, model.shift_logits], sort_keys=True, default=str).encode())
     return hashed.hexdigest()

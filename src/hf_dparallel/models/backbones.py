@@ -12,7 +12,7 @@ from transformers.masking_utils import create_causal_mask
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 
-from ..attention_masks import block_causal, make_attention_mask
+from ..attention_masks import attention_blocks, block_causal, make_attention_mask
 
 
 # transformers' name of the cache argument: "cache" since 5.24, and nothing else from 5.40 on.
@@ -55,14 +55,15 @@ class DiffusionBackbone:
         """
         cache = kwargs.setdefault(CACHE_ARGUMENT, past_key_values)
         if inputs_embeds is None:
-            inputs_embeds, input_ids = self.embed_tokens(input_ids), None  # type: ignore[attr-defined]
+            inputs_embeds = self.embed_tokens(input_ids)  # type: ignore[attr-defined]
+
         if isinstance(attention_mask, dict):
             attention_mask = attention_mask["full_attention"]
         elif self.config.attention != "full" and (attention_mask is None or len(attention_mask.shape) == 2):
             # transformers makes those of full attention.
             attention_mask, position_ids = self._make_mask(inputs_embeds, attention_mask, position_ids, cache)
+
         return super().forward(  # type: ignore[misc]
-            input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
@@ -72,13 +73,20 @@ class DiffusionBackbone:
     def _make_mask(self, inputs_embeds, key_mask, position_ids, cache):
         """Returns the mask of 2-D inputs and the query positions."""
         rows, queries, _ = inputs_embeds.shape
-        keys = queries if cache is None else cache.get_mask_sizes(queries, 0)[0]
+        keys = queries
+        if cache is not None:
+            keys, _ = cache.get_mask_sizes(queries, 0)
         if key_mask is None:
             key_mask = torch.ones(rows, keys, device=inputs_embeds.device)
+
         key_positions = (key_mask.long().cumsum(dim=1) - 1).clamp(min=0)
-        if cache is None and position_ids is not None:
-            key_positions = position_ids.expand(rows, -1)
-        position_ids = key_positions[:, -queries:] if position_ids is None else position_ids.expand(rows, -1)
+        if position_ids is None:
+            position_ids = key_positions[:, -queries:]
+        else:
+            position_ids = position_ids.expand(rows, -1)
+            if cache is None:
+                key_positions = position_ids
+
         open_start = key_positions.amax(dim=1, keepdim=True) + 1 - self.config.block_length
         mask = make_attention_mask(
             self.config,
@@ -91,9 +99,11 @@ class DiffusionBackbone:
         return mask, position_ids
 
     def _blocks(self, positions, open_start):
-        """Returns block numbers: each token of a causal past is a block, and so is all from `open_start` on."""
-        config = self.config
-        return positions.minimum(open_start) if config.attention == "causal_past" else positions // config.block_length
+        """Returns the block of each position; of a causal past all from `open_start` on is one."""
+        block_start = positions - positions % self.config.block_length
+        if self.config.attention == "causal_past":
+            block_start = open_start
+        return attention_blocks(self.config.attention, positions, block_start, positions < open_start)
 
 
 class Qwen2Backbone(DiffusionBackbone, Qwen2Model):

@@ -56,22 +56,21 @@ def enable_diffusion_generation(
     if hasattr(model, "get_base_model"):
         enable_diffusion_generation(model.get_base_model(), mask_token_id, shift_logits, block_length)
         return model
+
     if getattr(model, "is_native", False):
         raise ValueError(f"{type(model).__name__} is a class of this package, and has `generate`. Leave out the call.")
     if getattr(model.config, "canvas_length", None):
         raise ValueError(f"{type(model).__name__} decodes canvases of random tokens. Use its own `generate`.")
-    mask_token_id = mask_token_id if mask_token_id is not None else getattr(model.config, "mask_token_id", None)
+    if mask_token_id is None:
+        mask_token_id = getattr(model.config, "mask_token_id", None)
     if mask_token_id is None:
         raise ValueError(
             f"`mask_token_id` is needed: the config of {type(model).__name__} has none. Pass the id of the mask token "
             "(`tokenizer.mask_token_id`)."
         )
     block_length = SETTINGS["block_length"].read(block_length)
-    if any(not 1e-6 < frequencies.max() <= 1 for path, frequencies in model.named_buffers() if "inv_freq" in path):
-        raise ValueError(
-            f"The rotary frequencies of {type(model).__name__} are lost: transformers 5 does not load such buffers of "
-            "remote code for transformers 4. Use a class of transformers, or the release that its code is for."
-        )
+    _check_frequencies(model)
+
     # Probed by what a change of one token changes.
     is_seen = torch.tensor([[0, 1, 1, 1]] * 2, device=model.device)
     hides_padding = not any(_reactions(model, 0, is_seen)[1:]) and _takes_positions(model)
@@ -85,18 +84,33 @@ def enable_diffusion_generation(
             rule=f"needs a mask of four dimensions, which {type(model).__name__} does not take",
             remedy="Load the model by the class of its family.",
         )
+
     previous = getattr(model, "generation_config", None)
     config = DiffusionGenerationConfig.from_dict(previous.to_dict() if previous else {})
     if not isinstance(model, DiffusionGenerationMixin):
         cls = type(model)
         bases = (ScoringMixin, DiffusionGenerationMixin, cls)
         model.__class__ = type(cls.__name__, bases, {"__module__": cls.__module__})  # type: ignore[assignment]
-    model.shift_logits, model.takes_visibility = shift_logits, has_masks
-    model.attention, model.hides_padding = "full", hides_padding
+    model.shift_logits = shift_logits
+    model.takes_visibility = has_masks
+    model.hides_padding = hides_padding
+    model.attention = "full"
     if block_length is not None:
-        model.attention, model.config.block_length = "block_causal", block_length
+        model.attention = "block_causal"
+        model.config.block_length = block_length
     model.generation_config = config.updated(mask_token_id=mask_token_id)
     return model
+
+
+def _check_frequencies(model: PreTrainedModel) -> None:
+    """Raises a `ValueError` if the rotary frequencies of a model are not those that its class computes."""
+    for path, frequencies in model.named_buffers():
+        if "inv_freq" in path and not 1e-6 < frequencies.max() <= 1:
+            raise ValueError(
+                f"The rotary frequencies of {type(model).__name__} are lost: transformers 5 does not load such "
+                "buffers of remote code for transformers 4. Use a class of transformers, or the release that its code "
+                "is for."
+            )
 
 
 def _takes_positions(model: PreTrainedModel) -> bool:
@@ -108,16 +122,23 @@ def _takes_positions(model: PreTrainedModel) -> bool:
     position_ids = torch.arange(4, device=model.device)[None]
     if "position_ids" not in accepted_inputs(model, {"position_ids": position_ids}):
         return False
-    logits, given = _logits(model, input_ids=input_ids), _logits(model, input_ids=input_ids, position_ids=position_ids)
-    return torch.allclose(logits, given, atol=1e-4)
+
+    logits = _logits(model, input_ids=input_ids)
+    with_positions = _logits(model, input_ids=input_ids, position_ids=position_ids)
+    return torch.allclose(logits, with_positions, atol=1e-4)
 
 
 def _takes_visibility(model: PreTrainedModel) -> bool:
     """Returns whether a 4-D mask decides for each position of a model which others it sees."""
-    # The first position sees all, and no other one sees it.
-    config, form = model.config.get_text_config(), {"dtype": model.dtype, "device": model.device}
+
+    def is_visible(row, head, query, key):
+        # The first position sees all, and no other one sees it.
+        return (key > 0) | (query == 0)
+
     try:
-        mask = make_attention_mask(config, lambda row, head, query, key: (key > 0) | (query == 0), (2, 4, 4), **form)
+        mask = make_attention_mask(
+            model.config.get_text_config(), is_visible, (2, 4, 4), dtype=model.dtype, device=model.device
+        )
         return not any(_reactions(model, 0, mask)[1:]) and _reactions(model, 3, mask)[0]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         # Any of these, for a mask that the class does not expect.
@@ -139,6 +160,7 @@ def _reactions(model: PreTrainedModel, place: int, attention_mask: torch.Tensor)
     """Returns for each position whether changing the token at `place` changes its logits beyond rounding."""
     input_ids = torch.zeros(2, attention_mask.shape[-1], dtype=torch.long, device=model.device)
     input_ids[1, place] = min(7, vocabulary_size(model) - 1)
+
     logits = _logits(model, input_ids=input_ids, attention_mask=attention_mask)
     # Differences by the place in a batch, or by GPU kernels.
     again = _logits(model, input_ids=input_ids.flip(0), attention_mask=attention_mask).flip(0)

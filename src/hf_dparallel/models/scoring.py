@@ -53,17 +53,19 @@ class ScoringMixin:
         and of their labels, from `labels` `(rows, length)`. It returns a `NamedTuple` of tensors with an entry for
         each position, which are concatenated field by field. Only the logits of one call are in memory at a time.
         """
-        forward = self.__call__ if forward is None else forward  # type: ignore[operator]
+        forward = forward or self.__call__  # type: ignore[operator]
         positions = inputs.get("position_ids")
         if not self.hides_padding:  # type: ignore[attr-defined]
             # Without padding a model finds positions by itself, and may count them in a way of its own.
             inputs = {name: value for name, value in inputs.items() if name != "position_ids"}
+
         logits = forward(**accepted_inputs(self, inputs)).logits
         if self.shift_logits:
             logits = shift_predictions(logits, positions)
         logits = select_positions(logits, where)
         if function is None:
             return logits
+
         return apply_in_chunks(nn.Identity(), function, logits, select_labels(labels, where), logits.shape[-1])
 
 
@@ -86,11 +88,13 @@ def shift_predictions(
     which a column other than the one before predicts a token have `predicting_columns`, `(rows, length)`.
     """
     if predicting_columns is not None:
-        predicting_columns = predicting_columns.to(predictions.device)
-        return predictions[torch.arange(len(predictions), device=predictions.device)[:, None], predicting_columns]
+        rows = torch.arange(len(predictions), device=predictions.device)[:, None]
+        return predictions[rows, predicting_columns.to(predictions.device)]
+
     shifted = torch.cat([predictions[:, :1], predictions[:, :-1]], dim=1)
     if position_ids is None:
         return shifted
+
     # With padding on the left the first token is not the first column.
     is_first = (position_ids == 0)[..., None].to(predictions.device)
     return torch.where(is_first, predictions, shifted)
@@ -128,11 +132,13 @@ def apply_in_chunks(
     size = max(1, _CHUNK_NUMEL // vocab_size)
     # One chunk also where no position is selected, so that the result is connected to the parameters.
     chunks = list(zip(hidden_states.split(size), labels.to(hidden_states.device).split(size), strict=True))
+
     if isinstance(head, FSDPModule) or is_deepspeed_zero3_enabled():
         # Each chunk gathers the weights from all processes, so all need as many chunks, empty ones if need be.
         most = torch.tensor(len(chunks), device=hidden_states.device)
         torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
-        chunks = [tuple(part[:0] for part in chunks[0])] * (int(most) - len(chunks)) + chunks
+        states, targets = chunks[0]
+        chunks = [(states[:0], targets[:0])] * (int(most) - len(chunks)) + chunks
 
     def apply(states: torch.Tensor, targets: torch.LongTensor) -> "Terms":
         return function(head(states), targets)

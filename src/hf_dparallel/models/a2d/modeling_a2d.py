@@ -1,6 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """A2D (https://github.com/ZHZisZZ/dllm): autoregressive models that learned diffusion."""
 
+from typing import Any
+
 from transformers import (
     AutoModelForMaskedLM,
     LlamaConfig,
@@ -37,19 +39,19 @@ class A2DForMaskedDiffusion(CausalPastMixin, MaskedDiffusionModel):
         keyword such as `shift_logits` says so.
         """
         if config is not None and not isinstance(config, cls.config_class):
-            said = {key: kwargs.pop(key) for key in cls.config_class.given_at_load if key in kwargs}
-            given = adapter_kwargs or {}
-            if adapter := given.get("_adapter_model_path"):
-                download = {key: value for key, value in given.items() if key != "_adapter_model_path"}
-                said = read_summary(str(adapter), download).get("loaded_with", {}) | said
+            said = _loaded_with(adapter_kwargs or {})
+            for key in cls.config_class.given_at_load:
+                if key in kwargs:
+                    said[key] = kwargs.pop(key)
+
             if not said:
                 raise ValueError(
                     f"{name!r} is of the autoregressive type {config.model_type!r}. If it is a diffusion model all "
                     f"the same, load it by `{cls.__name__}.from_pretrained`; to make it one, use "
                     "`convert_to_diffusion`."
                 )
-            own = {"model_type": cls.config_class.model_type} | said
-            config = cls.config_class(**config.to_dict() | own)
+            config = cls.config_class(**config.to_dict() | {"model_type": cls.config_class.model_type} | said)
+
         model = super().from_pretrained(name, *args, config=config, adapter_kwargs=adapter_kwargs, **kwargs)
         if "bd3lm" in model.name_or_path and model.config.block_length is None:
             raise ValueError(
@@ -58,6 +60,15 @@ class A2DForMaskedDiffusion(CausalPastMixin, MaskedDiffusionModel):
                 "its tokenizer for the command line."
             )
         return model
+
+
+def _loaded_with(adapter_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Returns what the base of an adapter was loaded with, as its record says."""
+    download = dict(adapter_kwargs)
+    adapter = download.pop("_adapter_model_path", None)
+    if adapter is None:
+        return {}
+    return dict(read_summary(str(adapter), download).get("loaded_with", {}))
 
 
 @register_family
@@ -119,6 +130,7 @@ FROM_CAUSAL = {
     Qwen3MoeConfig: A2DQwen3MoeForMaskedDiffusion,
 }
 # Open-dCoder and Stable-DiffCoder have files of these types, and students with a causal past have such bases. No other
-# model for masks is of these types.
+# model for masks is of these types. `register`, the public method, wants the configuration of the class itself; the
+# mapping beneath takes that of the autoregressive model, too, and the class turns it into its own.
 for _causal, _model in FROM_CAUSAL.items():
     AutoModelForMaskedLM._model_mapping.register(_causal, _model, exist_ok=True)

@@ -50,13 +50,15 @@ class BlockRouter(Glm4MoeTopkRouter):
 
     def __init__(self, config: LLaDA2Config):
         super().__init__(config)
-        self.block_length, self.expert_capacity = config.block_length, config.expert_capacity
+        self.block_length = config.block_length
+        self.expert_capacity = config.expert_capacity
 
     def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Returns logits of all experts, and weights and numbers of chosen ones, by token; tokens in whole blocks."""
         router_logits = linear(hidden_states.float(), self.weight.float())
         scores = router_logits.sigmoid()
         choice = scores + self.e_score_correction_bias
+
         length = choice.shape[1]
         # The last block of a sequence may be shorter.
         blocks = pad(choice, (0, 0, 0, -length % self.block_length), value=-torch.inf)
@@ -64,6 +66,7 @@ class BlockRouter(Glm4MoeTopkRouter):
         ranked = best.argsort(dim=-1, descending=True, stable=True)
         shared = torch.zeros_like(best, dtype=torch.bool).scatter_(-1, ranked[..., : self.expert_capacity], True)
         shared = shared.repeat_interleave(self.block_length, dim=1)[:, :length]
+
         ranked = choice.masked_fill(~shared, -torch.inf).argsort(dim=-1, descending=True, stable=True)
         chosen = ranked[..., : self.top_k]
         weights = scores.gather(-1, chosen)
