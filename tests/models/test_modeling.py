@@ -223,7 +223,7 @@ def test_grouped_query_defaults_and_aliases():
     ("make_model", "model_type"),
     [(make_llada, "llada"), (make_llada_moe, "llada"), (make_dream, "Dream"), (make_sdar, "sdar")],
 )
-def test_families_that_share_a_model_type_are_told_apart(make_model, model_type, tmp_path):
+def test_families_that_share_a_model_type_are_other_architectures(make_model, model_type, tmp_path):
     model = make_model()
     model.save_pretrained(tmp_path)
     published = json.loads((tmp_path / "config.json").read_text())

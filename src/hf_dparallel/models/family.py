@@ -39,21 +39,21 @@ class PublishedConfigMixin:
     is_causal = False
     # Settings that change what a model computes, with the only value that is implemented. They are written into every
     # file, because the published code reads them.
-    only_supported: Mapping[str, Any] = {"use_sliding_window": False}
+    required_values: Mapping[str, Any] = {"use_sliding_window": False}
     # Which positions see which others: "full"; "block_causal" in blocks of `block_length` tokens; or "causal_past".
     attention = "full"
     # Where such blocks are counted from: the first token of the "sequence", or of the "answer".
     block_origin = "sequence"
     # Other models under the same `model_type`, by a key that only their files have: their configuration, or what they
     # are where not implemented.
-    told_apart: Mapping[str, type[PreTrainedConfig] | str] = {}
+    other_architectures: Mapping[str, type[PreTrainedConfig] | str] = {}
     # Settings that published files leave to `from_pretrained`, and that a student has to remember.
     given_at_load: tuple[str, ...] = ()
     # By serving engine, the name of its class for the family.
     served_as: Mapping[str, str] = {}
 
     def __post_init__(self: PreTrainedConfig, **kwargs):
-        for key, other in self.told_apart.items():
+        for key, other in self.other_architectures.items():
             if kwargs.get(key) is not None:
                 remedy = other if isinstance(other, str) else f"Use {other.__name__}, as `from_pretrained` does."
                 raise ValueError(f"`{key}={kwargs[key]!r}` does not fit a {type(self).__name__}. {remedy}")
@@ -63,7 +63,7 @@ class PublishedConfigMixin:
         # The class decides these.
         for name in ("model_type", "attention"):
             kwargs.pop(name, None)
-        for name, value in self.only_supported.items():
+        for name, value in self.required_values.items():
             if value is not None and not hasattr(self, name):
                 kwargs.setdefault(name, value)
         super().__post_init__(**kwargs)  # type: ignore[misc]
@@ -72,7 +72,7 @@ class PublishedConfigMixin:
         # Where the published code looks for it.
         self.rope_theta = rope["rope_theta"]
 
-        for name, expected in self.only_supported.items():
+        for name, expected in self.required_values.items():
             self._check(name, [getattr(self, name, expected)], [expected])
         SETTINGS["block_length"].read(getattr(self, "block_length", None))
         self._check("is_causal", [self.is_causal], [False])
@@ -100,7 +100,7 @@ class PublishedConfigMixin:
         """
         student = ready_students().get(str(kwargs.get("name_or_path")), {})
         config_dict = student.get("config", {}) | config_dict
-        for key, other in cls.told_apart.items():
+        for key, other in cls.other_architectures.items():
             if config_dict.get(key) is not None and not isinstance(other, str):
                 return other.from_dict(config_dict, **kwargs)
 

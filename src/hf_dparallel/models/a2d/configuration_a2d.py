@@ -30,7 +30,7 @@ class A2DConfigMixin(PublishedConfigMixin):
             decide.
     """
 
-    told_apart = dict.fromkeys(NO_BLOCKS, "Pass `block_length` instead.")
+    other_architectures = dict.fromkeys(NO_BLOCKS, "Pass `block_length` instead.")
     given_at_load = ("block_length", "shift_logits", "causal_past", "mask_token_id")
 
     block_length: int | None = None
@@ -74,4 +74,4 @@ class A2DLlamaConfig(A2DConfigMixin, LlamaConfig):
 
     model_type = "a2d-llama"
     # Mistral has one.
-    only_supported = {"sliding_window": None}
+    required_values = {"sliding_window": None}

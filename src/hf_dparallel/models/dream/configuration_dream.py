@@ -21,7 +21,7 @@ class DreamConfig(PublishedConfigMixin, Qwen2Config):
     """
 
     model_type = "Dream"
-    told_apart = {
+    other_architectures = {
         "block_size": SDARConfig,  # DreamReasoner
         "expand_token_id": "DreamOn inserts and deletes tokens, which is not implemented. Load a Dream-Coder.",
         "rope_scaling_factor": "Say how positions are stretched by `rope_parameters`, as transformers names it.",

@@ -25,7 +25,7 @@ class ILLaDAConfig(PublishedConfigMixin, LlamaConfig):
 
     model_type = "illada"
     # With a `layer_norm_eps` the published code has LayerNorm instead of RMSNorm.
-    only_supported = {"layer_norm_eps": None, "resid_pdrop": 0.0}
-    told_apart = NO_BLOCKS
+    required_values = {"layer_norm_eps": None, "resid_pdrop": 0.0}
+    other_architectures = NO_BLOCKS
 
     mask_token_id: int | None = 5

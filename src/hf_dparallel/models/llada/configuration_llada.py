@@ -42,7 +42,7 @@ class LLaDAConfig(PublishedConfigMixin, LlamaConfig):
 
     model_type = "llada"
     # Switches of the published configuration that name an architecture other than the one all LLaDA checkpoints have.
-    only_supported = {
+    required_values = {
         "block_type": "llama",
         "block_group_size": 1,
         "layer_norm_type": "rms",
@@ -60,7 +60,7 @@ class LLaDAConfig(PublishedConfigMixin, LlamaConfig):
         "layer_norm_with_affine": True,
         "activation_type": "silu",
     }
-    told_apart = NO_BLOCKS | {
+    other_architectures = NO_BLOCKS | {
         "num_experts": LLaDAMoeConfig,
         "rope_scaling_factor": "Say how positions are stretched by `rope_parameters`, as transformers names it.",
     }

@@ -43,7 +43,7 @@ class LLaDA2Config(PublishedConfigMixin, Glm4MoeConfig):
     attention = "block_causal"
     served_as = {"sglang": "LLaDA2MoeModelLM"}
     # Switches of the published configuration that name an architecture other than the one all LLaDA2 checkpoints have.
-    only_supported = {
+    required_values = {
         "use_bias": False,
         "use_qkv_bias": False,
         "use_qk_norm": True,

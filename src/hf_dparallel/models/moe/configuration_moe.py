@@ -26,7 +26,7 @@ class LLaDAMoeConfig(PublishedConfigMixin, Qwen3MoeConfig):
 
     model_type = "llada_moe"
     # Switches of the published configuration that name an architecture other than the one all checkpoints have.
-    only_supported = {
+    required_values = {
         "mlp_only_layers": [],
         "moe_router_enable_expert_bias": False,
         "moe_router_score_function": "softmax",
@@ -34,7 +34,7 @@ class LLaDAMoeConfig(PublishedConfigMixin, Qwen3MoeConfig):
         "routed_scaling_factor": 1,
         "use_sliding_window": False,
     } | dict.fromkeys(["clip_qkv", "router_num_group", "router_topk_group", "shared_expert_intermediate_size"])
-    told_apart = NO_BLOCKS
+    other_architectures = NO_BLOCKS
     attribute_map = {
         "intermediate_size": "dense_intermediate_size",
         "moe_intermediate_size": "expert_intermediate_size",
@@ -74,7 +74,7 @@ class RND1Config(PublishedConfigMixin, Qwen3MoeConfig):
     """
 
     model_type = "rnd1"
-    told_apart = NO_BLOCKS
+    other_architectures = NO_BLOCKS
     attribute_map = {"num_local_experts": "num_experts"}
 
     head_dim: int = 128

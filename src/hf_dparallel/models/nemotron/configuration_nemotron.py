@@ -24,7 +24,7 @@ class NemotronDiffusionConfig(PublishedConfigMixin, Ministral3Config):
     model_type = "nemotron_labs_diffusion"
     attention = "causal_past"
     block_origin = "answer"
-    only_supported = {"attention_bias": False, "mlp_bias": False, "sliding_window": None}
+    required_values = {"attention_bias": False, "mlp_bias": False, "sliding_window": None}
     attribute_map = {"block_length": "block_size"}
 
     use_cache: bool = False
