@@ -228,13 +228,13 @@ def test_rows_that_are_marked_as_not_learned_are_refused(row, mark):
 @pytest.mark.parametrize(
     ("calls", "message"),
     [
-        ("go", "must have a list as `tool_calls`"),
+        ("go", "has the call go?, which must have `name` and `arguments`"),
         ([call("go", "Rome")], "calls `go` with the arguments 'Rome'. They must be an object"),
         ([call("go", '"{}"')], "They must be an object, or its JSON text"),
-        ([{"function": {"arguments": "{}"}}], "has a call without `name`"),
+        ([{"function": {"arguments": "{}"}}], "has the call {.*}, which must have `name` and `arguments`"),
         (
             [{"function": {"name": "go", "parameters": {"city": "Rome"}}}],
-            "with `parameters`. Rename it to `arguments`",
+            "has the call {.*}, which must have `name` and `arguments`",
         ),
     ],
 )

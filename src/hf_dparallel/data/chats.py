@@ -4,17 +4,17 @@
 import copy
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from ..hashes import stable_hash
-from .messages import CALLS, THOUGHTS, Message
+from .messages import THOUGHTS, Message
 
 
-# Stands for a text that a template is to write, and is in no template itself.
+# Stands for an answer, and is in no template itself.
 _PROBE = "PROBE"
 
 
@@ -26,15 +26,8 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     _check_is_unicode(text)
     ids = tokenizer(text, add_special_tokens=True)["input_ids"]
     own = tokenizer(text, add_special_tokens=False)["input_ids"]
-
-    start = 0
-    while start < len(ids) and ids[start : start + len(own)] != own:
-        start += 1
-    if start == len(ids):
-        start = 0
-
-    has_them_already = own[:start] == ids[:start]
-    return own if has_them_already else ids[: start + len(own)]
+    start = next((start for start in range(len(ids)) if ids[start : start + len(own)] == own), 0)
+    return own if own[:start] == ids[:start] else ids[: start + len(own)]
 
 
 def render_chat(
@@ -45,12 +38,10 @@ def render_chat(
     **chat_template_kwargs: Any,
 ) -> str:
     """Returns a chat as text. Raises a `ValueError` if the template refuses or leaves out what it is given."""
-    arguments = dict(chat_template_kwargs)
-    if tools:
-        arguments["tools"] = tools
+    arguments = chat_template_kwargs | ({"tools": tools} if tools else {})
     template = tokenizer.get_chat_template(tools=tools)
     for name in arguments:
-        if not _mentions(template, name):
+        if not re.search(rf"\b{re.escape(name)}\b", template):
             raise ValueError(f"The chat template does not use `{name}`. Remove it, or use another template.")
 
     text = _render(tokenizer, messages, add_generation_prompt=add_generation_prompt, **arguments)
@@ -109,29 +100,27 @@ def check_is_written(tokenizer: PreTrainedTokenizerBase, messages: list[Message]
     The template is asked to write words in their places that it cannot have from elsewhere. It may forget thoughts
     before the last answer, as at inference, if it writes thoughts at all.
     """
-    probes: list[tuple[str, int, str]] = []
-    probing = []
-    for number, message in enumerate(messages):
-        changed = dict(message)
-        for name, value in _shown_by_template(message).items():
-            words: list[str] = []
-            # A thought may stand there by two names, of which templates read one.
-            kind = str(value) if name in THOUGHTS else name
-            changed[name] = _with_probes(value, f"{number}{stable_hash(kind)}", words)
-            probes += [(word, number, name) for word in words]
-        probing.append(changed)
-    if not probes:
-        return
+    probed = copy.deepcopy(messages)
+    probes = []
+    for number, message in enumerate(probed):
+        for index, call in enumerate(_calls([message])):
+            word = f"PROBE{number}CALL{index}END"
+            call["name"] = word
+            call["arguments"] = {word: 1}
+            probes.append((word, 2, number, "tool_calls" if "tool_calls" in message else "function_call"))
+        for name in ("content",) if message["role"] == "tool" else THOUGHTS:
+            if message.get(name):
+                # A thought that stands there by two names has one word: templates read one of them.
+                word = f"PROBE{number}TEXT{stable_hash(message[name])}END"
+                message[name] = word
+                probes.append((word, 1, number, name))
 
-    text = _render(tokenizer, probing, **arguments)
-    forgotten = set()
-    for word, number, name in probes:
-        if word in text or name in forgotten:
+    text = _render(tokenizer, probed, **arguments) if probes else ""
+    arguments["add_generation_prompt"] = False
+    for word, count, number, name in probes:
+        if text.count(word) >= count:
             continue
-
-        as_last = probing[: number + 1]
-        if name in THOUGHTS and word in _render(tokenizer, as_last, **arguments | {"add_generation_prompt": False}):
-            forgotten.add(name)
+        if name in THOUGHTS and word in _render(tokenizer, probed[: number + 1], **arguments):
             continue
         raise ValueError(
             f"The chat template leaves out `{name}` of message {number}, of the {messages[number]['role']}. Write it "
@@ -139,78 +128,39 @@ def check_is_written(tokenizer: PreTrainedTokenizerBase, messages: list[Message]
         )
 
 
-def _shown_by_template(message: Message) -> Message:
-    """Returns the parts of a message that not every template writes, if they are not empty."""
-    names = ("content",) if message["role"] == "tool" else (*CALLS, *THOUGHTS)
-    return {name: message[name] for name in names if message.get(name)}
-
-
-def _with_probes(value: Any, place: str, words: list[str]) -> Any:
-    """Returns a thought, or calls, with other words in it, which are added to `words`."""
-    if isinstance(value, list):
-        return [_with_probes(call, place, words) for call in value]
-    if isinstance(value, dict) and "function" in value:
-        return {**value, "function": _with_probes(value["function"], place, words)}
-
-    word = f"{_PROBE}{place}{len(words)}END"
-    words.append(word)
-    if not isinstance(value, dict):
-        return word
-    argument = f"{word}ARGUMENT"
-    words.append(argument)
-    return {**value, "name": word, "arguments": {argument: 1}}
-
-
 def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], **arguments: Any) -> str:
     """Returns what the chat template writes. Raises a `ValueError` if it refuses."""
     try:
         try:
             text = tokenizer.apply_chat_template(messages, tokenize=False, **arguments)
-            takes_texts = _has_python(text, messages)
+            if not any(_is_python(call["arguments"], text) for call in _calls(messages)):
+                return text
         except TypeError:
-            # Templates such as DeepSeek-V3's add the arguments of a call to a text.
-            takes_texts = any(map(_calls_of, messages))
-            if not takes_texts:
+            if not any(_calls(messages)):
                 raise
 
-        if takes_texts:
-            text = tokenizer.apply_chat_template(_with_json_texts(messages), tokenize=False, **arguments)
+        # Templates such as DeepSeek-V3's take the arguments of calls as texts.
+        with_texts = copy.deepcopy(list(messages))
+        for call in _calls(with_texts):
+            call["arguments"] = json.dumps(call["arguments"], ensure_ascii=False)
+        return tokenizer.apply_chat_template(with_texts, tokenize=False, **arguments)
     except (TemplateError, TypeError) as error:
         roles = ", ".join(str(message["role"]) for message in messages)
         raise ValueError(f"The chat template refuses the messages ({roles}): {error}") from error
-    return text
 
 
-def _has_python(text: str, messages: Sequence[Message]) -> bool:
-    """Tells whether a template has written the arguments of a call alone in Python's form, instead of JSON."""
+def _calls(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
+    """Yields the calls in messages, each with `name` and `arguments`."""
     for message in messages:
-        for call in _calls_of(message):
-            arguments = call["arguments"]
-            alone = text.replace(f"'arguments': {arguments}", "")
-            if str(arguments) in alone and _as_json(arguments) not in text:
-                return True
-    return False
+        for call in (*message.get("tool_calls", ()), message.get("function_call")):
+            if call:
+                yield call.get("function", call)
 
 
-def _calls_of(message: Message) -> list[dict[str, Any]]:
-    """Returns the calls of a message, each with `name` and `arguments`."""
-    calls = [call.get("function", call) for call in message.get("tool_calls", ())]
-    if "function_call" in message:
-        calls.append(message["function_call"])
-    return calls
-
-
-def _with_json_texts(messages: Sequence[Message]) -> list[Message]:
-    """Returns messages in which the arguments of calls are JSON texts."""
-    changed = copy.deepcopy(list(messages))
-    for message in changed:
-        for call in _calls_of(message):
-            call["arguments"] = _as_json(call["arguments"])
-    return changed
-
-
-def _as_json(arguments: Mapping[str, Any]) -> str:
-    return json.dumps(arguments, ensure_ascii=False)
+def _is_python(arguments: Mapping[str, Any], text: str) -> bool:
+    """Tells whether a text has the arguments of a call in Python's form, alone, and not as JSON."""
+    alone = text.replace(f"'arguments': {arguments}", "")
+    return str(arguments) in alone and json.dumps(arguments, ensure_ascii=False) not in text
 
 
 def _closing(tokenizer: PreTrainedTokenizerBase, prompt: list[Message], asked: str, arguments: dict[str, Any]) -> str:
@@ -236,10 +186,6 @@ def _closing(tokenizer: PreTrainedTokenizerBase, prompt: list[Message], asked: s
         "The chat template writes a text before each chat and its generation prompt after each answer, so that the "
         "end of an answer cannot be told. Tokenize the rows yourself and pass `prompt_ids` and `completion_ids`."
     )
-
-
-def _mentions(template: str, name: str) -> bool:
-    return re.search(rf"\b{re.escape(name)}\b", template) is not None
 
 
 def _check_is_unicode(text: str) -> None:

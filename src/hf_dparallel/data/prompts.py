@@ -6,7 +6,6 @@ and that are not used, are an error; all others (ids, answers, sources) are left
 """
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedTokenizerBase
 
 from .chats import check_is_written, encode_chat, encode_text
-from .messages import Message, read_messages
+from .messages import Message, parse_json, read_messages
 
 
 if TYPE_CHECKING:
@@ -44,27 +43,37 @@ def read_example(row: Mapping[str, Any], features: Mapping[str, Any] | None = No
     the `features` of the dataset say that it is JSON. Raises a `ValueError` for a row in no such form, for an empty
     prompt, and for columns that belong to a prompt and are not read.
     """
-    given = _read_columns(row, features or {})
+    for name in filter(row.get, _UNREAD_COLUMNS):
+        raise ValueError(
+            f"The column `{name}` belongs to the prompt and is not read. Make it a message, or remove it."
+        )
+
+    types = features or {}
+    given = {name: _without_nulls(row[name], types.get(name)) for name in _READ_COLUMNS if row.get(name)}
     source = next((name for name in (*CHAT_COLUMNS, "prompt") if name in given), None)
     if source is None:
-        raise ValueError(_missing_prompt(row))
+        for name in {"prompt", *CHAT_COLUMNS}.intersection(row):
+            raise ValueError(f"`{name}` has an empty prompt. Drop such rows.")
+        raise ValueError(
+            "A row needs the columns `prompt` (a text or messages; for training, with `completion`) or `messages`, or "
+            f"for training `prompt_ids` and `completion_ids`. It has {sorted(row)}. Rename yours: "
+            "`dataset.rename_column('question', 'prompt')`."
+        )
 
-    tools = _read_json(given, "tools", list) or None
+    tools = _read_json(given, "tools", list)
     arguments = _read_json(given, "chat_template_kwargs", dict)
-    completion = given.get("completion")
     if source == "prompt" and isinstance(given["prompt"], str):
-        for name, value in (("tools", tools), ("chat_template_kwargs", arguments)):
-            if value:
-                raise ValueError(f"The column `{name}` belongs to a chat, and `prompt` is a text. Remove one of them.")
-        _check_texts(given)
-        return Example(given["prompt"], completion)
+        if tools or arguments:
+            name = "tools" if tools else "chat_template_kwargs"
+            raise ValueError(f"The column `{name}` belongs to a chat, and `prompt` is a text. Remove one of them.")
+        return _read_texts(given["prompt"], given.get("completion"))
 
     prompt = read_messages(given[source], source)
+    completion = given.get("completion")
     if source != "prompt":
         _check_is_alone(given, source, prompt)
         if prompt[-1]["role"] == "assistant":
-            completion = prompt[-1:]
-            prompt = prompt[:-1]
+            completion = [prompt.pop()]
     elif isinstance(completion, list):
         completion = read_messages(completion, "completion")
 
@@ -72,7 +81,7 @@ def read_example(row: Mapping[str, Any], features: Mapping[str, Any] | None = No
         raise ValueError(f"`{source}` has an empty prompt. Drop such rows.")
     if prompt[-1]["role"] == "assistant":
         raise ValueError("The prompt ends with a message of the assistant, to be answered by another. Remove it.")
-    return Example(prompt, completion, tools, arguments)
+    return Example(prompt, completion, tools or None, arguments)
 
 
 def encode_prompt(
@@ -173,21 +182,6 @@ def errors_of_row(number: int, name: str) -> Iterator[None]:
         raise ValueError(f"Row {number} of `{name}`: {error}") from error
 
 
-def _read_columns(row: Mapping[str, Any], features: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the columns of a row that are read, if they are not empty, without nulls."""
-    for name in _UNREAD_COLUMNS:
-        if row.get(name):
-            raise ValueError(
-                f"The column `{name}` belongs to the prompt and is not read. Make it a message, or remove it."
-            )
-
-    given = {}
-    for name in _READ_COLUMNS:
-        if row.get(name):
-            given[name] = _without_nulls(row[name], features.get(name))
-    return given
-
-
 def _without_nulls(value: Any, feature: Any) -> Any:
     """Returns a value without the nulls that `datasets` puts where only other rows have a key.
 
@@ -205,53 +199,29 @@ def _without_nulls(value: Any, feature: Any) -> Any:
     return value
 
 
-def _missing_prompt(row: Mapping[str, Any]) -> str:
-    """Returns what is wrong with a row without a prompt."""
-    for name in ("prompt", *CHAT_COLUMNS):
-        if name in row:
-            return f"`{name}` has an empty prompt. Drop such rows."
-    return (
-        "A row needs the columns `prompt` (a text or messages; for training, with `completion`) or `messages`, or for "
-        f"training `prompt_ids` and `completion_ids`. It has {sorted(row)}. Rename yours: "
-        "`dataset.rename_column('question', 'prompt')`."
-    )
+def _read_texts(prompt: str, completion: Any) -> Example:
+    for name, text in (("prompt", prompt), ("completion", completion)):
+        parsed = parse_json(text) if isinstance(text, str) else None
+        first = parsed[0] if isinstance(parsed, list) and parsed else None
+        if isinstance(first, dict) and {"role", "from"} & first.keys():
+            raise ValueError(f"`{name}` is the JSON text of messages. Parse it: `dataset.map` with `json.loads`.")
+
+    if not prompt.strip():
+        raise ValueError("`prompt` has an empty prompt. Drop such rows.")
+    return Example(prompt, completion)
 
 
 def _check_is_alone(given: Mapping[str, Any], source: str, messages: list[Message]) -> None:
     """Raises a `ValueError` if a row has another chat beside that in the column `source`."""
     texts = [message["content"].strip() for message in messages]
-    for name in (*CHAT_COLUMNS, "prompt", "completion"):
+    for name in given.keys() & {*CHAT_COLUMNS, "prompt", "completion"} - {source}:
         # In some datasets a column `prompt` repeats the first question.
-        if name in given and name != source and str(given[name]).strip() not in texts:
+        if str(given[name]).strip() not in texts:
             raise ValueError(f"The columns `{source}` and `{name}` both have a chat. Remove one of them.")
 
 
-def _check_texts(given: Mapping[str, Any]) -> None:
-    """Raises a `ValueError` if the prompt is empty, or prompt or completion is the JSON text of messages."""
-    if not given["prompt"].strip():
-        raise ValueError("`prompt` has an empty prompt. Drop such rows.")
-
-    for name in ("prompt", "completion"):
-        text = given.get(name)
-        parsed = _parse(text) if isinstance(text, str) else None
-        first = parsed[0] if isinstance(parsed, list) and parsed else None
-        if isinstance(first, dict) and {"role", "from"} & first.keys():
-            raise ValueError(
-                f"`{name}` is the JSON text of messages. Parse it: "
-                f'`dataset.map(lambda row: {{"{name}": json.loads(row["{name}"])}})`.'
-            )
-
-
 def _read_json(given: Mapping[str, Any], name: str, kind: type) -> Any:
-    value = _parse(given.get(name)) or kind()
+    value = parse_json(given.get(name)) or kind()
     if not isinstance(value, kind):
         raise ValueError(f"`{name}` must be a {kind.__name__} or its JSON text, got {value!r}.")
-    return value
-
-
-def _parse(value: Any) -> Any:
-    """Returns the value of the JSON text of a list or an object, and all else as it is."""
-    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
-        with contextlib.suppress(ValueError, RecursionError):
-            return json.loads(value)
     return value

@@ -78,8 +78,7 @@ def split_thought(markers: ThoughtMarkers | None, text: str, is_whole: bool = Tr
 def hidden_tokens(tokenizer: PreTrainedTokenizerBase, markers: ThoughtMarkers | None = None) -> set[int]:
     """Returns the special tokens, which are no part of the text of an answer, without those that mark its thought."""
     shown = "" if markers is None else markers.begin + markers.end
-    hidden = set()
-    for token_id, token in tokenizer.added_tokens_decoder.items():
-        if token.special and token.content not in shown:
-            hidden.add(token_id)
-    return hidden
+    special = set(tokenizer.all_special_ids)
+    with suppress(NotImplementedError):  # tokenizers of mistral-common have all in the first set
+        special.update(number for number, token in tokenizer.added_tokens_decoder.items() if token.special)
+    return {number for number in special if str(tokenizer.convert_ids_to_tokens(number)) not in shown}
