@@ -27,7 +27,7 @@ from .export import export_command
 from .generate import generate_command
 from .inspect import inspect_command
 from .models import models_command
-from .options import config_option
+from .options import config_option, import_files
 from .play import play_command
 from .push import push_command
 from .serve import serve_command
@@ -90,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault("TQDM_MININTERVAL", "30")
 
     try:
+        words = import_files(words, program.commands.values())
         # Not `program.main`, which ends with 1 when the reader of a pipe has seen enough.
         with program.make_context("hf-dparallel", words) as context:
             program.invoke(context)

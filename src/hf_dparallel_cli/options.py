@@ -2,9 +2,13 @@
 """The options that commands share. Their values are arguments of the command's function, most of them in `options`."""
 
 import json
+import os
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, get_args
@@ -43,6 +47,45 @@ OUTPUT_FILE = OutputPath(dir_okay=False)
 OUTPUT_FOLDER = OutputPath(file_okay=False)
 
 
+def import_file(path: str) -> None:
+    """Imports a Python file, whose commit rules and their settings are known from then on."""
+    name = f"imported_{Path(path).stem}"
+    loader = SourceFileLoader(name, path)
+    spec = spec_from_loader(name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    # Where dataclasses look for the module of a class.
+    sys.modules[name] = module
+    loader.exec_module(module)
+
+
+def import_files(words: Sequence[str], commands: Iterable[click.Command]) -> list[str]:
+    """Imports the files of `--import` among the words of a command line, and returns the other words.
+
+    Commands that decode get options for the settings of new commit rules: parsing needs them, so this comes before.
+    """
+    others = []
+    remaining = iter(words)
+    for word in remaining:
+        name, is_given, path = word.partition("=")
+        if name != "--import":
+            others.append(word)
+            continue
+        if not is_given:
+            path = next(remaining, "")
+        if not path:
+            raise click.UsageError("Option '--import' requires a file.")
+        import_file(path)
+
+    for command in commands:
+        known = [param.name for param in command.params]
+        if "imported" in known:
+            for setting in SETTINGS.values():
+                if _has_option(setting) and setting.name not in known:
+                    _setting_option(setting)(command)
+    return others
+
+
 def together(*options: Decorator) -> Decorator:
     """Returns one decorator that adds several options."""
 
@@ -54,16 +97,65 @@ def together(*options: Decorator) -> Decorator:
     return decorate
 
 
+def _has_option(setting: Setting) -> bool:
+    return setting.changes_answer and setting.type != list[list[int]]
+
+
 def _setting_option(setting: Setting) -> Decorator:
-    names = f"--{setting.name}/--no_{setting.name}" if setting.type is bool else f"--{setting.name}"
+    names = f"--{setting.name}"
+    if setting.type is bool:
+        names += f"/--no_{setting.name}"
+
     items = get_args(setting.type)
-    kind = click.Choice(setting.choices) if setting.choices else (*items, setting.type)[0]
-    # A dictionary is given as JSON.
-    kind = str if kind is dict else kind
-    default = "" if setting.default in (None, []) else f" (default: {setting.default})"
+    kind: Any = setting.type
+    if setting.choices:
+        kind = click.Choice(setting.choices)
+    elif items:
+        kind = items[0]
+    elif kind is dict:
+        # It is given as JSON.
+        kind = str
+
     first_sentence = re.split(r"(?<=\.) (?=[A-Z`])", setting.help)[0]
-    about = f"{first_sentence[:-1]}{default}{'; may be given several times' if items else ''}."
-    return click.option(names, type=kind, default=None, multiple=bool(items), help=about)
+    about = first_sentence[:-1]
+    if setting.default not in (None, []):
+        about += f" (default: {setting.default})"
+    if items:
+        about += "; may be given several times"
+    return click.option(names, type=kind, default=None, multiple=bool(items), help=f"{about}.")
+
+
+def _refuse_in_file(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
+    """Refuses `import` in a configuration file: `import_files` has read it from the words before."""
+    if value is not None:
+        raise click.UsageError("`import` is for the command line, as --import FILE.")
+
+
+import_option = click.option(
+    "--import",
+    "imported",
+    metavar="FILE",
+    expose_value=False,
+    callback=_refuse_in_file,
+    help="Python file to import first, such as one with a commit rule (docs/add_a_rule.md).",
+)
+
+
+def _say_that_it_loads(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Has a command say what it loads, which takes seconds of silence."""
+
+    @wraps(function)
+    def run(**values: Any) -> Any:
+        say_loading(values["model"])
+        return function(**values)
+
+    return run
+
+
+def say_loading(name: str) -> None:
+    """Says on stderr what is loaded; of several processes, the first one does."""
+    if os.environ.get("RANK", "0") == "0":
+        click.echo(f"Loading {name} ...", err=True)
 
 
 _DTYPES = click.Choice(("auto", "bfloat16", "float16", "float32"))
@@ -79,9 +171,7 @@ base_options = together(
     ),
     click.option("--revision", help="Branch, tag or commit of the model on the Hub. By default 'main'."),
 )
-settings_options = together(
-    *(_setting_option(s) for s in SETTINGS.values() if s.changes_answer and s.type != list[list[int]])
-)
+settings_options = together(import_option, *map(_setting_option, filter(_has_option, SETTINGS.values())))
 # For `loading.load_answerer`.
 decoding_options = together(
     base_options,

@@ -27,9 +27,10 @@ def tables():
 
 @pytest.fixture
 def margin_rule(tables):
-    """The first rule of the page, and what its block has decoded."""
+    """The first rule of the page, and what its second block has decoded."""
     namespace: dict = {}
-    exec(python_blocks(PAGE)[0], namespace)
+    for source in python_blocks(PAGE)[:2]:
+        exec(source, namespace)
     return namespace
 
 
