@@ -42,8 +42,10 @@ def trajectories_command(output_dir: str, reward: str, ray_actors: int | None, *
     state = join_processes()
     how: dict[str, Any] = {"generation_config": settings, "output_dir": output_dir}
     how |= {name: options[name] for name in ("batch_size", "seed")}
+    is_autoregressive = options["causal_past"]
     if ray_actors is None:
         teacher, tokenizer = load_model(options)
+        is_autoregressive = teacher.is_autoregressive
         rows = generate_trajectories(teacher, tokenizer, dataset, **how)
     else:
         from hf_dparallel.data.on_ray import generate_trajectories_on_ray
@@ -64,9 +66,22 @@ def trajectories_command(output_dir: str, reward: str, ray_actors: int | None, *
             f"{len(kept)} of {len(dataset)} answers were kept, {len(dataset) - len(rows)} prompts failed. "
             f"{fmean(rows['nfe']):.1f} passes for each answer. Written to {path}."
         )
-        model = quote(options["model"]) + (" --causal_past" if options["causal_past"] else "")
-        click.echo(
-            f"\nNext: hf-dparallel train {model} --dataset {quote(output_dir)} --use_peft --output_dir runs/student"
-        )
+        flags = training_flags(is_autoregressive, is_converted=not options["causal_past"])
+        click.echo(f"\nNext: hf-dparallel train {quote(options['model'])} --dataset {quote(output_dir)} {flags}")
     # Processes that end without it may abort.
     state.destroy_process_group()
+
+
+def training_flags(is_autoregressive: bool, is_converted: bool) -> str:
+    """Returns flags of the training that follows: for exact decoding the preset, without which it would be in vain."""
+    import torch
+
+    if not is_autoregressive:
+        return "--use_peft --output_dir runs/student"
+
+    flags = "--config examples/exact/student.yaml"
+    if is_converted:
+        flags += " --causal_past false"
+    if not torch.accelerator.is_available():
+        flags += " --use_cpu --bf16 false"
+    return flags

@@ -2,6 +2,7 @@
 """docs/exact.md: from the name of an autoregressive model to the same answers in fewer passes."""
 
 import json
+import shlex
 
 import pytest
 import torch
@@ -14,6 +15,9 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
+
+from hf_dparallel_cli.training import read_arguments
+from hf_dparallel_cli.trajectories import training_flags
 
 from ..helpers import make_tokenizer, write_jsonl
 from ..pages import ROOT, python_blocks
@@ -64,7 +68,7 @@ def preset(**changes) -> list[str]:
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 
-def test_two_commands_and_the_student_by_its_name(hf, causal, prompts, tmp_path):
+def test_two_commands_and_the_student_by_its_name(hf, causal, prompts, tmp_path, monkeypatch):
     made = hf(
         "trajectories",
         causal,
@@ -79,7 +83,14 @@ def test_two_commands_and_the_student_by_its_name(hf, causal, prompts, tmp_path)
         "a",
     )
     assert made[0] == 0, made
-    assert f"train {causal} --causal_past --dataset a" in made[1]
+    # Without the preset the adapter would be of no use, and half precision needs a GPU.
+    following = made[1].partition("Next: hf-dparallel train ")[2]
+    with monkeypatch.context() as at_home:
+        at_home.chdir(ROOT)
+        data, training, student = read_arguments(shlex.split(following))
+    assert (student.model_name_or_path, data.dataset_name, student.causal_past) == (causal, "a", True)
+    assert " --causal_past false" in training_flags(is_autoregressive=True, is_converted=True)
+    assert training.learning_rate == 3e-3 and training.use_cpu and not training.bf16
     code, _, err = hf("train", causal, *preset(max_steps=2, bf16=False, output_dir="s"), "--dataset", "a")
     assert code == 0, err
     adapter = json.loads((tmp_path / "s" / "adapter_config.json").read_text())
