@@ -80,8 +80,8 @@ class CertaintyForcingConfig(TrainingArguments):
     max_length: int = field(
         default=384,
         metadata={
-            "help": "Length in tokens to which prompt and completion together are padded with EOS. Longer rows are an "
-            "error. For block-causal models rounded up to whole blocks."
+            "help": "Length in tokens to which prompt and completion together are padded with EOS. Longer rows "
+            "are left out, with a count. For block-causal models rounded up to whole blocks."
         },
     )
     certainty_temperature: float = field(
