@@ -72,4 +72,6 @@ def evaluate_command(reward: str, output_dir: str | None, sweep: Sequence[str], 
     if output_dir is not None:
         write_evaluation(report, output_dir)
     click.echo(results_table(report["rows"]))
+    if len(measured) > 1:
+        click.echo("\nThe speed-up is that against the first row.")
     return report if sweep else next(iter(measured.values())) | report
