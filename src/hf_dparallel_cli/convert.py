@@ -6,7 +6,7 @@ from shlex import quote
 
 import click
 
-from .options import COUNT, OUTPUT_FOLDER
+from .options import COUNT, OUTPUT_FOLDER, say_loading
 
 
 @click.command()
@@ -21,6 +21,7 @@ def convert_command(model: str, output_dir: str, block_length: int | None, atten
 
     Example: hf-dparallel convert Qwen/Qwen3-0.6B --output_dir runs/qwen3-diffusion --block_length 32
     """
+    say_loading(model)
     from hf_dparallel.models.convert import convert_to_diffusion
     from hf_dparallel.reports import check_is_new
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from .options import OUTPUT_FOLDER, settings_options
+from .options import OUTPUT_FOLDER, say_loading, settings_options
 
 
 @click.command()
@@ -21,6 +21,7 @@ def export_command(student: str, engine: str, output_dir: str, base_model: str |
 
     Example: hf-dparallel export user/sdar-student --engine sglang --output_dir runs/exported
     """
+    say_loading(student)
     from hf_dparallel.hub.export import export_for_engine
 
     from .loading import read_settings

@@ -161,6 +161,7 @@ def say_loading(name: str) -> None:
 _DTYPES = click.Choice(("auto", "bfloat16", "float16", "float32"))
 # The arguments of `loading.load_model`, but for the adapter.
 base_options = together(
+    _say_that_it_loads,
     click.argument("model", type=click.Path()),
     click.option("--dtype", type=_DTYPES, default="auto", help="Type of the weights. 'auto': as in the checkpoint."),
     click.option("--device", help="Device, such as 'cpu' or 'cuda:1'. By default a GPU if there is one."),
@@ -235,11 +236,18 @@ def _read_file(ctx: click.Context, option: click.Parameter, path: str | None) ->
 
     try:
         text = Path(path).read_text(encoding="utf-8")
-        # As texts, as on the command line: YAML would read `no` as False and 012 as 10. A dictionary is JSON there.
-        values, texts = dict(yaml.safe_load(text)), yaml.load(text, yaml.BaseLoader)
+        values = dict(yaml.safe_load(text))
+        # As texts, as on the command line: YAML would read `no` as False and 012 as 10.
+        texts = yaml.load(text, yaml.BaseLoader)
     except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
         raise click.UsageError(f"`config={path}` must be a YAML mapping, `name: value`: {error}") from error
-    params = {name: one for one in ctx.command.params for name in (one.name, one.opts[0].lstrip("-")) if one != option}
+
+    params: dict[str, click.Parameter] = {}
+    for param in ctx.command.params:
+        if param != option:
+            params[str(param.name)] = param
+            params[param.opts[0].lstrip("-")] = param
+
     ctx.default_map = {}
     for key, value in texts.items():
         if key not in params:
@@ -247,7 +255,10 @@ def _read_file(ctx: click.Context, option: click.Parameter, path: str | None) ->
             raise click.UsageError(f"`{path}` has `{key}`, which is not an option of this command. {meant}")
         if isinstance(value, list) and not params[key].multiple:
             raise click.UsageError(f"`{key}` in `{path}` must be one value, got {value}.")
-        ctx.default_map[str(params[key].name)] = json.dumps(values[key]) if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            # A dictionary is JSON on the command line.
+            value = json.dumps(values[key])
+        ctx.default_map[str(params[key].name)] = value
 
 
 config_option = click.option(

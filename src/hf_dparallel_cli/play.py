@@ -3,7 +3,7 @@
 
 import click
 
-from .options import PORT
+from .options import PORT, say_loading
 
 
 @click.command()
@@ -18,6 +18,7 @@ def play_command(port: int, browser: bool) -> None:
     from hf_dparallel.environment import require
 
     require("hf-dparallel play", "gradio")
+    say_loading("demo-student")
     from hf_dparallel.inspection.play import make_page
 
     make_page(STUDENT).launch(server_port=port or None, inbrowser=browser)

@@ -6,6 +6,8 @@ Its options are the fields of dataclasses, most of them of transformers and TRL,
 
 import click
 
+from .options import say_loading
+
 
 @click.command(
     add_help_option=False,
@@ -15,6 +17,8 @@ import click
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def train_command(words: tuple[str, ...]) -> None:
     """Runs the command on the words, which the parser of the dataclasses reads."""
+    if not {"-h", "--help"}.intersection(words):
+        say_loading("the libraries of the training")
     from .training import read_arguments, train
 
     train(*read_arguments(words))

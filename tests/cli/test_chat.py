@@ -24,7 +24,7 @@ def talk(checkpoint, monkeypatch, capsys):
         except SystemExit as stop:
             code = stop.code
         out, err = capsys.readouterr()
-        return code, out.splitlines(), [line for line in err.splitlines() if line and "Loading weights" not in line]
+        return code, out.splitlines(), [line for line in err.splitlines() if line and not line.startswith("Loading ")]
 
     return run
 

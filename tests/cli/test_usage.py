@@ -2,6 +2,7 @@
 """Options, YAML files, refusals and exit codes of the commands, most of them without decoding anything."""
 
 import dataclasses
+import io
 import json
 import os
 import shlex
@@ -72,6 +73,24 @@ def test_the_commands_that_measure_write_json():
     assert {name for name in program.commands if "json_file" in options(name)} == {
         *("generate", "evaluate", "calibrate", "demo")
     }
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "generate ./missing x",
+        "chat ./missing",
+        "evaluate ./missing --dataset demo",
+        "export ./missing --engine sglang --output_dir out",
+        "convert ./missing --output_dir out",
+        "train ./missing --dataset demo --output_dir out",
+    ],
+)
+def test_commands_say_first_what_they_load(argv, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert main(argv.split()) == 1
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == f"Loading {'the libraries of the training' if argv.startswith('train') else './missing'} ..."
 
 
 def test_without_a_command_there_is_the_overview(hf):
@@ -165,7 +184,7 @@ def test_characters_that_the_output_has_not_are_a_failure_with_a_remedy(hf, monk
         ("train m --dataset d --config", "'--config' requires an argument"),
         ("train m --dataset d --config missing.yaml", "No such file or directory: 'missing.yaml'"),
         # Settings that do not go with the model's recipe
-        ("generate demo 1 --denoising_steps 161", "and at most `max_new_tokens"),
+        ("generate demo 1 --max_new_tokens 32 --denoising_steps 33", "and at most `max_new_tokens"),
         ("chat demo --max_active_blocks 2", "`max_active_blocks=2` needs a commit rule with a threshold"),
     ],
 )
