@@ -9,7 +9,7 @@ import torch
 from transformers import TextStreamer
 
 from hf_dparallel.data.texts import decode_without
-from hf_dparallel.data.thoughts import ThoughtMarkers, hidden_tokens, split_thought
+from hf_dparallel.data.thoughts import hidden_tokens, markers_of, split_thought
 from hf_dparallel.generation.answerer import Answerer
 
 
@@ -43,12 +43,6 @@ class AnswerStreamer(TextStreamer):
             click.secho(thought, dim=True, nl=False)
         is_first = bool(new and self.shown[0] and not before[1])
         super().on_finalized_text("\n\n" * is_first + new, stream_end)
-
-
-def markers_of(answerer: Answerer) -> ThoughtMarkers | None:
-    """Returns the markers of the thoughts in the answers."""
-    config = answerer.config
-    return ThoughtMarkers.of(answerer.tokenizer, config.thought_markers, config.chat_template_kwargs)
 
 
 def answer(

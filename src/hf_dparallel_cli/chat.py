@@ -19,7 +19,7 @@ def chat_command(system_prompt: str | None, **options: Any) -> None:
 
     Example: hf-dparallel chat demo-student
     """
-    from hf_dparallel.data.chats import encode_chat
+    from hf_dparallel.data.chats import encode_messages
     from hf_dparallel.generation.answerer import row_generator
 
     from .answer_streamer import AnswerStreamer, answer, describe_cost
@@ -45,7 +45,7 @@ def chat_command(system_prompt: str | None, **options: Any) -> None:
             messages = [*history, {"role": "user", "content": text}]
             streamer = AnswerStreamer(answerer)
             try:
-                prompt_ids = encode_chat(answerer.tokenizer, messages, **answerer.config.chat_template_kwargs or {})
+                prompt_ids = encode_messages(answerer, messages)
                 figures = answer(answerer, prompt_ids, generator, streamer)
                 click.echo(f"({describe_cost(figures)}, {figures['latency_s']:.1f} s)", err=True)
             except KeyboardInterrupt:

@@ -21,11 +21,11 @@ def generate_command(stream: bool, **options: Any) -> dict[str, Any]:
     from hf_dparallel.generation.answerer import row_generator
 
     from .answer_streamer import AnswerStreamer, answer, describe_cost
-    from .loading import encode_prompt, load_answerer, read_prompt
+    from .loading import encode_question, load_answerer, read_prompt
 
     text = read_prompt(options)
     answerer = load_answerer(options)
-    prompt_ids = encode_prompt(answerer, text, options["raw"])
+    prompt_ids = encode_question(answerer, text, options["raw"])
     # As for the first row in `inspect`, which so shows this decode.
     generator = row_generator(answerer.model.device, answerer.seed, row=0)
     figures = answer(answerer, prompt_ids, generator, AnswerStreamer(answerer) if stream else None)

@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.utils import ADAPTER_CONFIG_NAME, cached_file, find_adapter_config_file
 
-from hf_dparallel.data.chats import encode_chat, encode_text
+from hf_dparallel.data.chats import encode_messages, encode_text
 from hf_dparallel.data.prompts import CHAT_COLUMNS, has_texts
 from hf_dparallel.data.rewards import REFERENCE_COLUMNS
 from hf_dparallel.data.sources import has_one_split, load_rows
@@ -106,12 +106,11 @@ def read_prompt(options: Mapping[str, Any]) -> str:
     return text.rstrip("\n")
 
 
-def encode_prompt(answerer: Answerer, text: str, raw: bool) -> list[int]:
-    """Returns the token ids of a prompt: a user's message, or plain text with `raw` or without a chat template."""
+def encode_question(answerer: Answerer, text: str, raw: bool) -> list[int]:
+    """Returns the token ids of a user's message, or of plain text with `raw` or without a chat template."""
     if answerer.tokenizer.chat_template is None or raw:
         return encode_text(answerer.tokenizer, text)
-    messages = [{"role": "user", "content": text}]
-    return encode_chat(answerer.tokenizer, messages, **answerer.config.chat_template_kwargs or {})
+    return encode_messages(answerer, [{"role": "user", "content": text}])
 
 
 def load_prompts(options: Mapping[str, Any], reward: str, default_split: str) -> datasets.Dataset:

@@ -197,7 +197,7 @@ data_options = together(
     click.option("--num_samples", type=COUNT, help="Use only the first N rows."),
     click.option("--raw", is_flag=True, help="Continue texts without the chat template."),
 )
-# For `loading.read_prompt` and `loading.encode_prompt`.
+# For `loading.read_prompt` and `loading.encode_question`.
 prompt_options = together(
     click.argument("prompt", required=False),
     click.option("--raw", is_flag=True, help="Continue the prompt without the chat template."),

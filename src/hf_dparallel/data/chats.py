@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from ..generation.answerer import Answerer
 from ..hashes import stable_hash
 from .messages import THOUGHTS, Message
 
@@ -59,6 +60,11 @@ def encode_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message],
     text = render_chat(tokenizer, messages, **arguments)
     _check_is_unicode(text)
     return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def encode_messages(answerer: Answerer, messages: Sequence[Message]) -> list[int]:
+    """Returns the token ids of a chat for a model, with the arguments of its recipe for the chat template."""
+    return encode_chat(answerer.tokenizer, messages, **answerer.config.chat_template_kwargs or {})
 
 
 def encode_answer(

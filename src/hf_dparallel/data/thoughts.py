@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_dparallel_rules.settings import SettingError
 
+from ..generation.answerer import Answerer
 from .texts import num_begun
 
 
@@ -68,6 +69,12 @@ class ThoughtMarkers:
             # Its last characters may become the marker, or be spaces before it.
             thought = thought[: len(thought) - num_begun(thought, [self.end])]
         return thought.strip(), answer.lstrip()
+
+
+def markers_of(answerer: Answerer) -> ThoughtMarkers | None:
+    """Returns the markers of the thoughts in the answers of a model, by its recipe or its chat template."""
+    config = answerer.config
+    return ThoughtMarkers.of(answerer.tokenizer, config.thought_markers, config.chat_template_kwargs)
 
 
 def split_thought(markers: ThoughtMarkers | None, text: str, is_whole: bool = True) -> tuple[str, str]:

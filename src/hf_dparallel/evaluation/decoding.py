@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.prompts import check_new_columns, tokenize_prompts
 from ..data.rewards import RewardFunction, check_reward_columns, score_completions
-from ..data.thoughts import ThoughtMarkers
+from ..data.thoughts import markers_of
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from .cost import DecodingCost, mean_cost
@@ -97,7 +97,6 @@ def evaluate_answers(
         ids = answer.tokens[: answer.num_tokens].tolist()
         completion_ids.append(ids)
         costs.append(DecodingCost.of_tokens(ids, answer.nfe, config.eos_token_ids))
-    markers = ThoughtMarkers.of(answerer.tokenizer, config.thought_markers, config.chat_template_kwargs)
     answered = dataset.add_column("completion_ids", completion_ids)
-    rewards = score_completions(answered, answerer.tokenizer, reward_funcs, markers)
+    rewards = score_completions(answered, answerer.tokenizer, reward_funcs, markers_of(answerer))
     return Evaluation([reward is not None and reward >= 1 for reward in rewards], costs, seconds)
