@@ -31,11 +31,11 @@ def test_tokens_and_blocks(max_new_tokens, whole_blocks, length, is_given, block
     width = len(block)
     placed = layout.place([length, 1], torch.arange(width))
     assert layout.length(length) == width
-    assert placed["attention_mask"].sum(dim=1).tolist() == [width, layout.length(1)]
-    assert placed["position_ids"][0].tolist() == list(range(width))
-    assert placed["is_given"][0].tolist() == [column < is_given for column in range(width)]
-    assert placed["block"][0].tolist() == block and placed["block_start"][0].tolist() == block_start
+    assert placed.attention_mask.sum(dim=1).tolist() == [width, layout.length(1)]
+    assert placed.position_ids[0].tolist() == list(range(width))
+    assert placed.is_given[0].tolist() == [column < is_given for column in range(width)]
+    assert placed.block[0].tolist() == block and placed.block_start[0].tolist() == block_start
     # In padding on the left of a shorter row.
-    assert set(placed["block"][1, : width - layout.length(1)].tolist()) <= {-1}
+    assert set(placed.block[1, : width - layout.length(1)].tolist()) <= {-1}
     answer = layout.answer(length)
     assert answer.stop - answer.start == (max_new_tokens or length)

@@ -11,7 +11,6 @@ enter and leave.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn.functional import pad
@@ -20,11 +19,6 @@ from ..attention_masks import attention_blocks
 from .configuration import DiffusionGenerationConfig
 from .layout import Layout
 from .output import DecodedRow
-
-
-# Tensors `(rows, width)` and `(rows,)` that change from pass to pass, with their value in new rows and in padding.
-_WIDE = {"pending": False, "commit_step": -1}
-_OF_ROWS = {"nfe": 0, "step_in_block": 0, "open_from": 0, "open_to": -1, "num_revisions": 0}
 
 
 @dataclass
@@ -52,7 +46,8 @@ class RowStatus:
 
     def final_tokens(self, first: int) -> list[int]:
         """Returns the final tokens from number `first` on, up to and including the first end token."""
-        return self.answer[first : min(self.num_final, self.length_to_eos)].tolist()
+        last = min(self.num_final, self.length_to_eos)
+        return self.answer[first:last].tolist()
 
 
 @dataclass(eq=False)
@@ -75,33 +70,14 @@ class Canvas:
     first only.
     """
 
-    # The class that plans its passes; by default the cache decides.
-    planner: Any = None
-    # `(rows, width)`: token ids, filled up with the padding token of the configuration.
-    sequences: torch.LongTensor
-    attention_mask: torch.LongTensor
-    position_ids: torch.LongTensor
-    # The number of the block of each column, below 0 in the prompt, and the position at which it begins.
-    block: torch.LongTensor
-    block_start: torch.LongTensor
-    # Columns before the answer: the prompt, unless it is filled in, and padding.
-    is_given: torch.BoolTensor
+    # `(rows, width)`: the masks.
     masked: torch.BoolTensor
-    # Masks, and decided tokens that may still change: their row stays in its block.
-    pending: torch.BoolTensor
-    # The pass that decided a token, -1 for none.
-    commit_step: torch.LongTensor
-    # Masks of the open blocks that may be decided, and (only if a hook revises) decided tokens that may change.
+    # Masks of the open blocks that may be committed, and (only if a hook revises) decided tokens that may change.
     is_open: torch.BoolTensor
     revisable: torch.BoolTensor
     # With `predicts_next_block`: the first column of the first open block.
     is_block_start: torch.BoolTensor
-    # `(rows,)`: passes, passes since the first open block was entered, and the first and last open block.
-    nfe: torch.LongTensor
-    step_in_block: torch.LongTensor
-    open_from: torch.LongTensor
-    open_to: torch.LongTensor
-    num_revisions: torch.LongTensor
+
     # 0, 1, ..., `(width,)`.
     column_ids: torch.LongTensor
     # The longest row, and the first column of any answer.
@@ -127,17 +103,30 @@ class Canvas:
         self.prompt_lengths: list[int] = []
         self.status: list[RowStatus] = []
         self._of_hooks: list[HookTensor] = []
+
+        # `(rows, width)`: token ids, filled up with the padding token of the configuration.
         self.sequences = torch.zeros(0, 0, dtype=torch.long)
-        for name, fill in (_WIDE | _OF_ROWS).items():
-            setattr(self, name, torch.full((0, 0) if name in _WIDE else (0,), fill))
+        # The pass that committed a token, -1 for none.
+        self.commit_step = self.sequences
+        # Masks, and decided tokens that may still change: their row stays in its block.
+        self.pending = torch.zeros(0, 0, dtype=torch.bool)
+        # `(rows,)`: passes, passes since the first open block was entered, and the first and last open block.
+        no_rows = torch.zeros(0, dtype=torch.long)
+        self.nfe = no_rows
+        self.step_in_block = no_rows
+        self.open_from = no_rows
+        self.open_to = no_rows
+        self.num_revisions = no_rows
 
     def __len__(self) -> int:
         return len(self.row_ids)
 
     def row_tensor(self, fill: float, is_wide: bool = True) -> HookTensor:
         """Returns a tensor for a hook to keep, `fill` in padding and new rows; call it before any row enters."""
-        self._of_hooks.append(HookTensor(fill, torch.full((0, 0) if is_wide else (0,), fill)))
-        return self._of_hooks[-1]
+        shape = (0, 0) if is_wide else (0,)
+        tensor = HookTensor(fill=fill, value=torch.full(shape, fill))
+        self._of_hooks.append(tensor)
+        return tensor
 
     def prompt_start(self, row: int) -> int:
         """Returns the column of a row's first token, after the padding."""
@@ -145,7 +134,8 @@ class Canvas:
 
     def answer(self, row: int) -> slice:
         """Returns the columns of the answer; when infilling, of all tokens."""
-        start, answer = self.prompt_start(row), self.layout.answer(self.prompt_lengths[row])
+        start = self.prompt_start(row)
+        answer = self.layout.answer(self.prompt_lengths[row])
         return slice(start + answer.start, start + answer.stop)
 
     def open_edges(self, row: int) -> tuple[int, int]:
@@ -155,10 +145,12 @@ class Canvas:
 
     def add(self, prompts: Mapping[int, torch.LongTensor]) -> None:
         """Adds prompts of any lengths, `(prompt_length,)` each, by row ids that are not in use."""
-        num_rows, device = len(self), next(iter(prompts.values())).device
+        num_rows = len(self)
+        device = next(iter(prompts.values())).device
         self.row_ids += prompts
         self.prompt_lengths += map(len, prompts.values())
         self._resize(slice(num_rows), device, num_new=len(prompts))
+
         for row, prompt in enumerate(prompts.values(), num_rows):
             start = self.prompt_start(row)
             self.sequences[row, start:] = self.config.mask_token_id
@@ -184,10 +176,11 @@ class Canvas:
         """Writes given tokens over the masks from token `number` of the answer on, up to its end."""
         answer = self.answer(row)
         start = answer.start + number
-        columns = slice(start, min(start + len(tokens), answer.stop))
-        self.sequences[row, columns] = self.sequences.new_tensor(tokens)[: columns.stop - start]
-        self.masked[row, columns] = self.pending[row, columns] = False
-        self.commit_step[row, columns] = self.status[row].nfe
+        stop = min(start + len(tokens), answer.stop)
+        self.sequences[row, start:stop] = self.sequences.new_tensor(tokens)[: stop - start]
+        self.masked[row, start:stop] = False
+        self.pending[row, start:stop] = False
+        self.commit_step[row, start:stop] = self.status[row].nfe
 
     def input_ids(self) -> torch.LongTensor:
         """Returns the token ids that a pass reads, `(rows, width)`."""
@@ -218,28 +211,31 @@ class Canvas:
         self,
         columns: torch.LongTensor,
         tokens: torch.LongTensor,
-        accepted: torch.BoolTensor,
+        commits: torch.BoolTensor,
         pending: torch.BoolTensor | None = None,
     ) -> None:
-        """Writes the accepted tokens of a pass and counts the pass; all arguments are `(rows, columns)`.
+        """Writes the tokens that a pass commits and counts the pass; all arguments are `(rows, columns)`.
 
-        Accepting a token at a decided column revises the old one; accepting the mask token there masks it again.
+        Committing a token at a decided column revises the old one; committing the mask token masks it again.
         `pending` tokens keep their row in its block, though they are decided.
         """
-        is_new = torch.zeros_like(self.masked).scatter_(1, columns, accepted)
+        is_new = torch.zeros_like(self.masked).scatter_(1, columns, commits)
         self.sequences = torch.where(is_new, self.sequences.scatter(1, columns, tokens), self.sequences)
         self.commit_step = torch.where(is_new, self.nfe[:, None], self.commit_step)
         masked = self.sequences == self.config.mask_token_id
         if self.revises:
             self.num_revisions += is_new.gt(self.masked).sum(dim=1)  # new, and was no mask
             self.commit_step = self.commit_step.masked_fill(masked, -1)
-        self.masked = self.pending = masked
+
+        self.masked = masked
+        self.pending = masked
         if pending is not None:
-            is_pending = torch.zeros_like(self.masked).scatter_(1, columns, pending)
+            is_pending = torch.zeros_like(masked).scatter_(1, columns, pending)
             if self.predicts_next_block:
                 # The first token of a block is not revised once the block is the first open one.
                 is_pending &= self.position_ids != self.block_start
-            self.pending = self.masked | is_pending
+            self.pending = masked | is_pending
+
         self.nfe += 1
         self.step_in_block += 1
 
@@ -250,21 +246,25 @@ class Canvas:
         """
         first_block = _least(self.block, self.pending)
         self.step_in_block *= first_block == self.open_from
-        self.open_from, self.open_to = first_block, self._last_open(first_block)
+        self.open_to = self._last_open(first_block)
+        self.open_from = first_block
         self._read_status(num_nan)
 
     def end_row(self, row: int, length: int) -> None:
         """Ends an answer after `length` tokens, whatever follows."""
         status = self.status[row]
-        status.length, status.is_finished = length, True
+        status.length = length
+        status.is_finished = True
         status.num_final = max(status.num_decided, length)
 
     def pop_finished(self) -> list[DecodedRow]:
         """Removes the finished rows and returns their results."""
         finished = [row for row, status in enumerate(self.status) if status.is_finished]
+        if not finished:
+            return []
+
         results = [self._result(row) for row in finished]
-        if finished:
-            self._keep([row for row, status in enumerate(self.status) if not status.is_finished])
+        self._keep([row for row in range(len(self)) if row not in finished])
         return results
 
     def remove(self, row_ids: Collection[int]) -> None:
@@ -285,6 +285,7 @@ class Canvas:
         """
         if self.config.max_active_blocks == 1:
             return first
+
         last = torch.maximum(self.open_to, first)
         in_last = self.block == last[:, None]
         num_masked = (self.masked & in_last).sum(dim=1)
@@ -295,10 +296,12 @@ class Canvas:
         return last + (is_decided & has_room & (last < self.block[:, -1]))
 
     def _find_open(self) -> None:
+        """Finds the columns of the open blocks that may be committed or revised."""
         is_within = (self.block >= self.open_from[:, None]) & (self.block <= self.open_to[:, None])
         self.is_open = self.masked & is_within
         if self.revises:
             self.revisable = is_within & (self.commit_step >= 0)
+
         if self.predicts_next_block:
             self.is_block_start = (self.block == self.open_from[:, None]) & (self.position_ids == self.block_start)
             is_alone = (self.masked & self.is_block_start).any(dim=1, keepdim=True)
@@ -314,19 +317,26 @@ class Canvas:
         if self.layout.whole_blocks:
             # Otherwise all answers begin at the same column.
             is_end &= ~self.is_given[:, first:]
+
+        none = torch.zeros_like(self.nfe)
         numbers = {
+            "nfe": self.nfe,
+            "open_from": self.open_from,
+            "open_to": self.open_to,
+            "num_revisions": self.num_revisions,
             "first_pending": _least(self.column_ids, self.pending),
             "first_end": _least(self.column_ids[first:], is_end),
-            "num_nan": torch.zeros_like(self.nfe) if num_nan is None else num_nan,
             "num_open": self.is_open.sum(dim=1),
-            "num_revisable": self.revisable.sum(dim=1) if self.revises else torch.zeros_like(self.nfe),
-            **{name: getattr(self, name) for name in ("nfe", "open_from", "open_to", "num_revisions")},
+            "num_revisable": self.revisable.sum(dim=1) if self.revises else none,
+            "num_nan": none if num_nan is None else num_nan,
         }
-        table = torch.cat([torch.stack(list(numbers.values()), dim=1), self.sequences[:, first:]], dim=1).cpu()
+        columns = [*(values[:, None] for values in numbers.values()), self.sequences[:, first:]]
+        table = torch.cat(columns, dim=1).cpu()
+
         self.status = []
-        for row, line in enumerate(table[:, : len(numbers)].tolist()):
+        for row, of_row in enumerate(table[:, : len(numbers)].tolist()):
             answer = table[row, len(numbers) + self.answer(row).start - first :]
-            self.status.append(self._status(row, answer, **dict(zip(numbers, line, strict=True))))
+            self.status.append(self._status(row, answer, **dict(zip(numbers, of_row, strict=True))))
 
     def _status(
         self, row: int, answer: torch.LongTensor, *, first_pending: int, first_end: int, num_nan: int, **counts: int
@@ -358,17 +368,23 @@ class Canvas:
         )
 
     def _result(self, row: int) -> DecodedRow:
-        status, answer = self.status[row], self.answer(row)
-        tokens, commit_step = self.sequences[row, answer].clone(), self.commit_step[row, answer].clone()
+        status = self.status[row]
+        answer = self.answer(row)
+        tokens = self.sequences[row, answer].clone()
+        commit_step = self.commit_step[row, answer].clone()
         tokens[status.length :] = self.config.padding_token_id
         commit_step[status.length :] = -1
+
         num_tokens = min(status.length, status.length_to_eos)
         if self.config.is_infilling:
             num_tokens = int((commit_step >= 0).sum())
-        nan_error = FloatingPointError(
-            f"The logits are NaN at step {status.nfe - 1} of row {self.row_ids[row]}. Check the weights, processors "
-            "and the dtype: float16 overflows in models trained in bfloat16, load those in bfloat16."
-        )
+
+        error = None
+        if status.is_nan:
+            error = FloatingPointError(
+                f"The logits are NaN at step {status.nfe - 1} of row {self.row_ids[row]}. Check the weights, the "
+                "processors and the dtype: float16 overflows in models trained in bfloat16, load those in bfloat16."
+            )
         return DecodedRow(
             index=self.row_ids[row],
             tokens=tokens,
@@ -376,31 +392,51 @@ class Canvas:
             nfe=status.nfe,
             num_tokens=num_tokens,
             num_revisions=status.num_revisions,
-            error=nan_error if status.is_nan else None,
+            error=error,
         )
 
     def _keep(self, rows: list[int]) -> None:
-        for name in ("row_ids", "prompt_lengths", "status"):
-            setattr(self, name, [getattr(self, name)[row] for row in rows])
+        self.row_ids = [self.row_ids[row] for row in rows]
+        self.prompt_lengths = [self.prompt_lengths[row] for row in rows]
+        self.status = [self.status[row] for row in rows]
         if rows:
-            self._resize(torch.tensor(rows, device=self.masked.device), self.masked.device)
+            device = self.masked.device
+            self._resize(torch.tensor(rows, device=device), device)
             self.masked = self.sequences == self.config.mask_token_id
             self._find_open()
 
     def _resize(self, rows: slice | torch.LongTensor, device: torch.device, num_new: int = 0) -> None:
         """Keeps the lines of some rows, adds those of new ones, and has the longest row begin at the left edge."""
         lengths = [self.layout.length(prompt_length) for prompt_length in self.prompt_lengths]
-        self.width, self.is_padded = max(lengths), min(lengths) < max(lengths)
-        own = {"sequences": self.config.padding_token_id, **_WIDE, **_OF_ROWS}
-        changing = [(self, name, fill) for name, fill in own.items()]
-        for owner, name, fill in [*changing, *((tensor, "value", tensor.fill) for tensor in self._of_hooks)]:
-            kept = getattr(owner, name)[rows].to(device)
-            left = (self.width - kept.shape[1], 0) if kept.dim() == 2 else ()
-            setattr(owner, name, pad(kept, (*left, 0, num_new), value=fill))
+        self.width = max(lengths)
+        self.is_padded = min(lengths) < self.width
         self.first_new = min(self.answer(row).start for row in range(len(self)))
+
+        def fitted(tensor: torch.Tensor, fill: float) -> torch.Tensor:
+            kept = tensor[rows].to(device)
+            if kept.dim() == 1:
+                return pad(kept, (0, num_new), value=fill)
+            return pad(kept, (self.width - kept.shape[1], 0, 0, num_new), value=fill)
+
+        self.sequences = fitted(self.sequences, self.config.padding_token_id)
+        self.commit_step = fitted(self.commit_step, -1)
+        self.pending = fitted(self.pending, False)
+        self.nfe = fitted(self.nfe, 0)
+        self.step_in_block = fitted(self.step_in_block, 0)
+        self.open_from = fitted(self.open_from, 0)
+        self.open_to = fitted(self.open_to, -1)
+        self.num_revisions = fitted(self.num_revisions, 0)
+        for tensor in self._of_hooks:
+            tensor.value = fitted(tensor.value, tensor.fill)
+
         self.column_ids = torch.arange(self.width, device=device)
-        for name, tensor in self.layout.place(self.prompt_lengths, self.column_ids).items():
-            setattr(self, name, tensor)
+        # These change only with the rows.
+        places = self.layout.place(self.prompt_lengths, self.column_ids)
+        self.attention_mask = places.attention_mask
+        self.position_ids = places.position_ids
+        self.block = places.block
+        self.block_start = places.block_start
+        self.is_given = places.is_given
 
 
 def _least(numbers: torch.LongTensor, where: torch.BoolTensor) -> torch.LongTensor:

@@ -10,6 +10,20 @@ from .configuration import DiffusionGenerationConfig
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where each column of some rows is, `(rows, width)`."""
+
+    # 0 for the padding.
+    attention_mask: torch.LongTensor
+    position_ids: torch.LongTensor
+    # The number of the block, below 0 in the prompt, and the position at which it begins.
+    block: torch.LongTensor
+    block_start: torch.LongTensor
+    # Columns before the answer: the prompt, unless it is filled in, and padding.
+    is_given: torch.BoolTensor
+
+
+@dataclass(frozen=True)
 class Layout:
     """The blocks of rows: they follow the prompt, or are counted from the first token (`whole_blocks`).
 
@@ -21,7 +35,7 @@ class Layout:
     max_new_tokens: int
     block_length: int
     whole_blocks: bool
-    # Masks after the answer, for windows that begin at any token.
+    # Masks after the answer, for those that propose tokens beyond it.
     num_beyond: int = 0
 
     @classmethod
@@ -33,28 +47,39 @@ class Layout:
     def length(self, prompt_length: int) -> int:
         """Returns the number of tokens of a row: prompt, answer, and masks after it."""
         length = prompt_length + self.max_new_tokens + self.num_beyond
-        return length + (-length % self.block_length if self.whole_blocks else 0)
+        if self.whole_blocks:
+            length += -length % self.block_length
+        return length
 
     def answer(self, prompt_length: int) -> slice:
         """Returns the positions of the answer."""
-        return slice(prompt_length if self.max_new_tokens else 0, prompt_length + self.max_new_tokens)
+        start = prompt_length if self.max_new_tokens else 0
+        return slice(start, prompt_length + self.max_new_tokens)
 
     def origin(self, prompt_length: int) -> int:
         """Returns the position at which block 0, the first with new tokens, begins; below 0 if it is shorter."""
         if self.whole_blocks:
             return prompt_length // self.block_length * self.block_length
-        return prompt_length if self.max_new_tokens else -(-prompt_length % self.block_length)
+        if self.max_new_tokens:
+            return prompt_length
+        return -(-prompt_length % self.block_length)
 
-    def place(self, prompt_lengths: Sequence[int], columns: torch.LongTensor) -> dict[str, torch.Tensor]:
-        """Returns the tensors of rows that end at the last of `columns`, `(rows, width)`, by name ([`Canvas`])."""
-        edges = [(len(columns) - self.length(n), self.origin(n), self.answer(n).start) for n in prompt_lengths]
+    def place(self, prompt_lengths: Sequence[int], columns: torch.LongTensor) -> Places:
+        """Returns the places of rows that end at the last of `columns`."""
+        edges = []
+        for prompt_length in prompt_lengths:
+            start = len(columns) - self.length(prompt_length)
+            edges.append((start, self.origin(prompt_length), self.answer(prompt_length).start))
+        # One copy to the device.
         start, origin, answer_start = columns.new_tensor(edges).T[..., None]
+
         position = columns - start
         from_origin = position - origin
-        return {
-            "attention_mask": (position >= 0).long(),
-            "position_ids": position.clamp(min=0),
-            "block": from_origin.div(self.block_length, rounding_mode="floor").where(position >= 0, -1),
-            "block_start": (position - from_origin % self.block_length).clamp(min=0),
-            "is_given": position < answer_start,
-        }
+        block = from_origin.div(self.block_length, rounding_mode="floor")
+        return Places(
+            attention_mask=(position >= 0).long(),
+            position_ids=position.clamp(min=0),
+            block=block.where(position >= 0, -1),
+            block_start=(position - from_origin % self.block_length).clamp(min=0),
+            is_given=position < answer_start,
+        )
