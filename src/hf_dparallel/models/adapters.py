@@ -21,7 +21,7 @@ from transformers.utils import (
     cached_file,
     logging,
 )
-from transformers.utils.hub import resolve_revision
+from transformers.utils.hub import extract_commit_hash
 from transformers.utils.loading_report import LoadStateDictInfo
 
 from hf_dparallel_rules.settings import SETTINGS
@@ -103,47 +103,72 @@ class AdapterLoadingMixin(_Mixed):
                 anew.
             OSError: if there is no such adapter, or it has no safetensors.
         """
-        from peft.functional import inject_adapter_in_model, set_peft_model_state_dict
-
-        name, recipe = adapter_name or "default", None
+        name = adapter_name or "default"
+        recipe = None
         if peft_model_id is not None:
+            download = dict(load_config.download_kwargs) if load_config else {}
+            download |= adapter_kwargs or {}
             given = {"revision": revision, "token": token, "local_files_only": local_files_only}
-            download = {**(load_config.download_kwargs if load_config else {}), **(adapter_kwargs or {})}
             download |= {key: value for key, value in given.items() if value}
+
             config, adapter_state_dict, recipe = _read(str(peft_model_id), download)
             peft_config = peft_config or config
             _load_as_trained(self, read_summary(str(peft_model_id), download), str(peft_model_id))
         if peft_config is None or adapter_state_dict is None:
             raise ValueError("Give `peft_model_id`, or both of `peft_config` and `adapter_state_dict`.")
-        if name in getattr(self, "peft_config", {}):
-            raise ValueError(f"The model already has the adapter {name!r}. Give another `adapter_name`.")
+
+        self._check_name(name)
         check_start(peft_config)
         peft_config, adapter_state_dict = translated(self, peft_config, adapter_state_dict)
         # A complete checkpoint with its own adapter, such as the bundled student, is the base of what is saved.
         if str(peft_model_id) == self.name_or_path:
             peft_config.base_model_name_or_path = self.name_or_path
         peft_config.inference_mode = not is_trainable
-        inject_adapter_in_model(peft_config, self, name)
-        self._hf_peft_config_loaded = True
-        misfit = f"The adapter {peft_model_id or name!r} does not fit {type(self).__name__}"
-        try:
-            found = set_peft_model_state_dict(self, adapter_state_dict, name)
-        except RuntimeError as error:
-            remedy = "If its vocabulary was resized, call `model.resize_token_embeddings` first."
-            raise ValueError(f"{misfit}: {' '.join(str(error).split())}. {remedy}") from error
-        own = {path: weight for path, weight in self.named_parameters() if name in path.split(".")}
-        parts = {"few": own.keys() & set(found.missing_keys), "many": found.unexpected_keys}
-        problems = [f"{len(keys)} weights too {what} (such as {min(keys)!r})" for what, keys in parts.items() if keys]
-        if problems:
-            raise ValueError(
-                f"{misfit}: {' and '.join(problems)}. Was it trained on another architecture? Load the model anew."
-            )
+
+        self._inject(peft_config, name)
+        self._fill(name, adapter_state_dict, str(peft_model_id or name))
         self.set_adapter(name)
-        for weight in own.values():
+        for weight in self._weights_of(name).values():
             weight.requires_grad = is_trainable
         self.train(is_trainable and self.training)
         self.adapter_recipes = {**self.adapter_recipes, name: recipe}
         return LoadStateDictInfo(set(), set(), set(), [], {}, set())
+
+    def _check_name(self, name: str) -> None:
+        if name in getattr(self, "peft_config", {}):
+            raise ValueError(f"The model already has the adapter {name!r}. Give another `adapter_name`.")
+
+    def _inject(self, config: "PeftConfig", name: str) -> None:
+        """Adds the layers of an adapter, by PEFT."""
+        from peft.functional import inject_adapter_in_model
+
+        inject_adapter_in_model(config, self, name)
+        # What `PreTrainedModel.save_pretrained` and the Trainer read.
+        self._hf_peft_config_loaded = True
+
+    def _fill(self, name: str, state_dict: Mapping[str, torch.Tensor], source: str) -> None:
+        """Sets the weights of an adapter, and raises a `ValueError` if some are missing or left over."""
+        from peft.functional import set_peft_model_state_dict
+
+        misfit = f"The adapter {source!r} does not fit {type(self).__name__}"
+        try:
+            found = set_peft_model_state_dict(self, state_dict, name)
+        except RuntimeError as error:
+            remedy = "If its vocabulary was resized, call `model.resize_token_embeddings` first."
+            raise ValueError(f"{misfit}: {' '.join(str(error).split())}. {remedy}") from error
+
+        missing = self._weights_of(name).keys() & set(found.missing_keys)
+        problems = []
+        for keys, what in ((missing, "few"), (found.unexpected_keys, "many")):
+            if keys:
+                problems.append(f"{len(keys)} weights too {what} (such as {min(keys)!r})")
+        if problems:
+            raise ValueError(
+                f"{misfit}: {' and '.join(problems)}. Was it trained on another architecture? Load the model anew."
+            )
+
+    def _weights_of(self, name: str) -> dict[str, torch.nn.Parameter]:
+        return {path: weight for path, weight in self.named_parameters() if name in path.split(".")}
 
     def recipes(self) -> list[GenerationConfig | None]:
         """Returns the recipe of the active adapter (the first, if there are several), then the model's own."""
@@ -151,8 +176,21 @@ class AdapterLoadingMixin(_Mixed):
             return super().recipes()
         return [self.adapter_recipes.get(self.active_adapters()[0]), *super().recipes()]
 
-    # The next six call PEFT. Those of transformers 5.24 ask for a release of it that is not out, and `enable_adapters`
-    # leaves `modules_to_save` disabled.
+    # The next seven call PEFT. Those of transformers ask for a release of it that may not be out (5.24 for 0.22), and
+    # `enable_adapters` leaves `modules_to_save` disabled.
+
+    def add_adapter(self, adapter_config: "PeftConfig", adapter_name: str | None = None) -> None:
+        """Adds a new adapter to train, and makes it the active one."""
+        from peft import PeftConfig
+
+        if not isinstance(adapter_config, PeftConfig):
+            raise TypeError(f"`adapter_config` must be a `PeftConfig`, got {type(adapter_config).__name__}.")
+
+        name = adapter_name or "default"
+        self._check_name(name)
+        adapter_config.base_model_name_or_path = self.name_or_path
+        self._inject(adapter_config, name)
+        self.set_adapter(name)
 
     def active_adapters(self) -> list[str]:
         """Returns the names of the active adapters, even while they are disabled."""
@@ -164,9 +202,11 @@ class AdapterLoadingMixin(_Mixed):
         from peft.functional import set_adapter
         from peft.tuners.trainable_tokens import TrainableTokensLayer
 
-        names, layers = [adapter_name] if isinstance(adapter_name, str) else adapter_name, self._adapter_layers()
+        names = [adapter_name] if isinstance(adapter_name, str) else adapter_name
+        layers = self._adapter_layers()
         if not set(names) <= set(self.peft_config):
             raise ValueError(f"`adapter_name` must be one of {list(self.peft_config)}, got {names}.")
+
         is_disabled = any(layer.disable_adapters for layer in layers)
         set_adapter(self, adapter_name)
         for layer in layers:
@@ -194,8 +234,10 @@ class AdapterLoadingMixin(_Mixed):
         """Removes an adapter, or several, and their recipes."""
         from peft.functional import delete_adapter
 
-        for name in [adapter_names] if isinstance(adapter_names, str) else adapter_names:
-            delete_adapter(self, name, prefix=f"{self.peft_config.pop(name).peft_type.value.lower()}_")
+        names = [adapter_names] if isinstance(adapter_names, str) else adapter_names
+        for name in names:
+            config = self.peft_config.pop(name)
+            delete_adapter(self, name, prefix=f"{config.peft_type.value.lower()}_")
             self.adapter_recipes = {other: it for other, it in self.adapter_recipes.items() if other != name}
         if not self.peft_config:
             del self.peft_config
@@ -213,6 +255,7 @@ class AdapterLoadingMixin(_Mixed):
     def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs) -> None:
         """Saves the model or, if it has adapters, the adapters and the active recipe."""
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
+
         if has_adapter(self) and kwargs.get("is_main_process", True):
             recipe_of(self).save_pretrained(save_directory)
             if remembered := self.config.loaded_with():
@@ -241,8 +284,10 @@ class AdapterLoadingMixin(_Mixed):
                 raise ValueError(
                     f"The adapter {name!r} acts on masks only, so it cannot be merged. Load it beside its base."
                 )
+
         how: dict[str, Any] = {"safe_merge": True, "adapter_names": self.active_adapters()}
         self.generation_config = recipe_of(self)
+
         replaced: list[str] = []
         for name, module in list(self.named_modules()):
             if name.startswith(tuple(replaced)):
@@ -256,6 +301,7 @@ class AdapterLoadingMixin(_Mixed):
                 continue
             self.set_submodule(name, base)
             replaced.append(f"{name}.")
+
         del self.peft_config
         self.adapter_recipes = {}
         self._hf_peft_config_loaded = False
@@ -308,19 +354,21 @@ def _read(
     """
     from peft import PeftConfig
 
-    resolving = {key: download.get(key) for key in ("revision", "token", "cache_dir")}
-    offline = bool(download.get("local_files_only", False))
-    download = {**download, "revision": resolve_revision(name, **resolving, local_files_only=offline)}
     # First, because its errors say why a file cannot be had.
-    weights = load_file(cached_file(name, ADAPTER_SAFE_WEIGHTS_NAME, **download))
-    given, recipe = Path(cached_file(name, ADAPTER_CONFIG_NAME, **download)), None
+    weights_file = cached_file(name, ADAPTER_SAFE_WEIGHTS_NAME, **download)
+    weights = load_file(weights_file)
+    download = {**download, "revision": extract_commit_hash(weights_file, None) or download.get("revision")}
+
     config = PeftConfig.from_pretrained(name, **download)
-    for key, value in json.loads(given.read_text(encoding="utf-8")).items():
+    saved = Path(cached_file(name, ADAPTER_CONFIG_NAME, **download)).read_text(encoding="utf-8")
+    for key, value in json.loads(saved).items():
         if value and not hasattr(config, key):
             raise ValueError(
                 f"The adapter {name!r} has `{key}={value!r}`, which PEFT would ignore. Install the PEFT that it was "
                 "trained with."
             )
+
+    recipe = None
     if cached_file(name, GENERATION_CONFIG_NAME, _raise_exceptions_for_missing_entries=False, **download):
         recipe = DiffusionGenerationConfig.from_pretrained(name, **download)
         recipe = recipe.updated(**{name: None for name in SETTINGS if not SETTINGS[name].changes_answer})
@@ -343,18 +391,22 @@ def translated(
     adapted: dict[str, torch.Tensor] = {}
     whole: dict[str, torch.Tensor] = {}
     published_of: dict[str, str] = {}
+
     for name, weight in weights.items():
         # For a resized vocabulary, PEFT writes the embeddings twice more.
         if _TWICE.search(name):
             continue
+
         published, found, rest = name.removeprefix("base_model.model.").partition(marker)
         modules = _own_modules(published, rules)
         if not found:
             whole[modules[0]] = weight
             continue
+
         published_of |= dict.fromkeys(modules, published)
         pieces = [weight] if len(modules) == 1 else _cut(model, name, weight, modules)
         adapted |= {f"{module}{marker}{rest}": piece for module, piece in zip(modules, pieces, strict=True)}
+
     if any(module != published for module, published in published_of.items()):
         # The lists of published adapters contain names that matched nothing where they were trained, and would here.
         config.target_modules = set(published_of)
@@ -363,6 +415,7 @@ def translated(
             pattern = getattr(config, setting, None) or {}
             keys = {module: get_pattern_key(pattern, published) for module, published in published_of.items()}
             setattr(config, setting, {module: pattern[key] for module, key in keys.items() if key in pattern})
+
     _own_copies(model, config, whole, published_of)
     return config, adapted | whole
 
@@ -381,6 +434,7 @@ def _own_copies(
         module = plain.rpartition(".")[0]
         if plain not in base:
             continue  # Such as trained tokens.
+
         if module not in adapted:
             copied.add(module)
         elif not torch.equal(base[plain].to(weight), whole.pop(name)):
@@ -399,6 +453,7 @@ def _own_modules(published: str, rules: Iterable[WeightTransform]) -> list[str]:
     for rule in rules:
         if isinstance(rule, WeightRenaming):
             module, _ = rule.rename_source_key(module)
+
     parent, _, child = module[:-1].rpartition(".")
     for rule in rules:
         is_cut = isinstance(rule, WeightConverter) and len(rule.target_patterns) > 1
