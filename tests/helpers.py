@@ -160,6 +160,12 @@ FAMILIES = [make_llada, make_dream, make_sdar, make_sdar_moe, make_llada2, make_
 FAMILIES += [make_block_a2d, make_fast_dllm, make_nemotron, make_llada_moe, make_rnd1, make_illada]
 
 
+def enable_checkpointing(model, *arguments) -> None:
+    """Has a model compute activations again in the backward pass, which has another name up to transformers 5.22."""
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable(*arguments)
+
+
 class RemoteCodeConfig(PreTrainedConfig):
     model_type = "stand_in_remote_code"
 

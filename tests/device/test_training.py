@@ -8,7 +8,17 @@ from hf_dparallel import certainty_forcing_loss, enable_diffusion_generation
 from hf_dparallel.models import scoring
 from hf_dparallel.training.objective import averages
 
-from ..helpers import MASK, lora, make_dream, make_llada, make_modernbert, make_rows, make_sdar, make_trainer
+from ..helpers import (
+    MASK,
+    enable_checkpointing,
+    lora,
+    make_dream,
+    make_llada,
+    make_modernbert,
+    make_rows,
+    make_sdar,
+    make_trainer,
+)
 from ..simulated_device import SimulatedDevices, SimulatedTensor
 
 
@@ -69,7 +79,7 @@ def test_a_training_step_is_that_of_the_cpu(make_model, settings, tmp_path, monk
             if "lora_B" in name:
                 torch.nn.init.normal_(parameter, std=0.1)
         if checkpointing:
-            trainer.model.activation_checkpointing_enable()
+            enable_checkpointing(trainer.model)
             trainer.model.enable_input_require_grads()
         return trainer
 

@@ -18,7 +18,7 @@ from hf_dparallel.experimental.diffusion_gemma import (
     DiffusionGemmaTrainingArguments,
 )
 
-from ..helpers import lora, make_diffusion_gemma, make_rows, weights_of
+from ..helpers import enable_checkpointing, lora, make_diffusion_gemma, make_rows, weights_of
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_recorded_losses_and_gradients(folder, tmp_path, number, activation_chec
     case = json.loads((folder / "train_loss.jsonl").read_text().splitlines()[number])
     model = DiffusionGemmaForBlockDiffusion.from_pretrained(folder / "model").train()
     if activation_checkpointing:
-        model.activation_checkpointing_enable({"use_reentrant": False})
+        enable_checkpointing(model, {"use_reentrant": False})
     canvases, clean = torch.tensor(case["canvas_ids"]), torch.tensor(case["input_ids"])
     seen = torch.tensor(case["attention_mask"]).bool()
     seen[:, 0] = False

@@ -14,7 +14,7 @@ from hf_dparallel.demo import STUDENT
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel_rules.settings import SETTINGS, settings_of
 
-from ..helpers import make_sdar, refuses
+from ..helpers import enable_checkpointing, make_sdar, refuses
 
 
 PROMPT = torch.tensor([[2, 3, 4]])
@@ -139,7 +139,7 @@ def test_settings_follow_from_a_block_causal_model():
     # What other recipes are compared with has the cache, which is exact.
     assert resolve(model, resolved.one_token_per_pass()).cache_implementation == "block"
     assert resolve(model, model.generation_config, block_length=4).block_length == 4
-    model.train().activation_checkpointing_enable()
+    enable_checkpointing(model.train())
     assert resolve(model).cache_implementation == "none"
 
 

@@ -17,6 +17,7 @@ from ..helpers import (
     Recorder,
     RemoteCodeConfig,
     RemoteCodeModel,
+    enable_checkpointing,
     make_dream,
     make_llada,
     make_llada2,
@@ -87,7 +88,7 @@ def not_of_this_package():
 
 def in_training():
     model = make_llada().train()
-    model.activation_checkpointing_enable()
+    enable_checkpointing(model)
     return model
 
 

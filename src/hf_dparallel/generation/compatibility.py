@@ -20,6 +20,12 @@ def moves_blocks(model: PreTrainedModel) -> bool:
     return getattr(model.config, "expert_capacity", None) is None
 
 
+def drops_keys(model: PreTrainedModel) -> bool:
+    """Returns whether a pass forgets keys and values: in training, with activation checkpointing."""
+    # The property that says so has another name from transformers 5.23 on.
+    return model.training and any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
 def check(config: Any, model: PreTrainedModel) -> None:
     """Raises a [`SettingError`] if settings of a resolved configuration contradict one another or the model."""
     _check_passes(config)
@@ -209,7 +215,7 @@ def _check_cache(config: Any, model: PreTrainedModel) -> None:
             rule=f'is not for the attention of {of_class}: "block" is for block-causal models and exact, "prefix" '
             'and "dual" approximate for all others',
         )
-    if model.training and model.is_activation_checkpointing:
+    if drops_keys(model):
         refuse(
             config,
             "cache_implementation",

@@ -17,7 +17,7 @@ from transformers.generation.streamers import BaseStreamer
 from hf_dparallel_rules.settings import SettingError, settings_of
 
 from .adapters import check_virtual_tokens
-from .compatibility import check
+from .compatibility import check, drops_keys
 from .configuration import DiffusionGenerationConfig, resolve
 from .decoder import Decoder
 from .hooks.base import DecodingHook
@@ -252,9 +252,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         defaults = {"block_length": self.config.block_length}
         if hasattr(self.config, "block_origin"):
             defaults["block_origin"] = self.config.block_origin
-        # Activation checkpointing drops keys and values, so there is no cache then.
-        is_dropped = self.training and self.is_activation_checkpointing
-        if self.is_native and not is_dropped:
+        if self.is_native and not drops_keys(self):
             defaults["cache_implementation"] = "block"
         return defaults
 

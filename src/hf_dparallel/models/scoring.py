@@ -10,7 +10,6 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 from transformers.integrations import is_deepspeed_zero3_enabled
-from transformers.modeling_utils import slice_logits_to_keep
 
 
 # Logits in memory at a time: 64 MB in float32, and several times as much for the loss. With a vocabulary of 126k these
@@ -102,13 +101,17 @@ def shift_predictions(
 
 def select_positions(predictions: torch.Tensor, where: int | torch.Tensor) -> torch.Tensor:
     """Selects `predictions`, `(rows, length, size)`, at `where`, as transformers' `logits_to_keep` does."""
-    if isinstance(where, torch.Tensor):
-        # A model can be spread over several devices, and the head be on a different one from the inputs.
-        where = where.to(predictions.device)
-        if where.ndim == 2 and where.dtype != torch.bool:
-            # What transformers does here fixes the length for which code is compiled.
-            return predictions.gather(1, where[..., None].expand(-1, -1, predictions.shape[-1]))
-    return slice_logits_to_keep(predictions, where)
+    if isinstance(where, int):
+        return predictions[:, -where:]
+
+    # A model can be spread over several devices, and the head be on a different one from the inputs.
+    where = where.to(predictions.device)
+    if where.dtype == torch.bool:
+        return predictions[where]
+    if where.ndim == 1:
+        return predictions[:, where]
+    # `take_along_dim`, as in transformers, fixes the length for which code is compiled.
+    return predictions.gather(1, where[..., None].expand(-1, -1, predictions.shape[-1]))
 
 
 def select_labels(labels: torch.LongTensor, where: int | torch.Tensor) -> torch.LongTensor:

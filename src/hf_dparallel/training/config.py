@@ -98,6 +98,11 @@ class CertaintyForcingConfig(TrainingArguments):
             "'{\"enable_thinking\": false}' for Qwen3's."
         },
     )
+    activation_checkpointing: bool | None = field(
+        default=None,
+        metadata={"help": "Whether to compute activations again in the backward pass, by default yes."},
+    )
+    gradient_checkpointing: bool | None = field(default=None, metadata={"help": "See `activation_checkpointing`."})
 
     _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "chat_template_kwargs"]
 
@@ -159,9 +164,11 @@ class CertaintyForcingConfig(TrainingArguments):
                 rule="must be 'random' or 'sequential', whose order a resumed run and several processes repeat",
             )
 
-        # As a plain default it would win over a `gradient_checkpointing=False`, its older name.
-        if self.activation_checkpointing is None and self.gradient_checkpointing is None:  # type: ignore[has-type]
-            self.activation_checkpointing = True
+        # As a plain default it would win over a `gradient_checkpointing=False`, its older name, and the only one up to
+        # transformers 5.22.
+        if self.activation_checkpointing is None:
+            self.activation_checkpointing = self.gradient_checkpointing is not False
+        self.gradient_checkpointing = self.activation_checkpointing
 
         super().__post_init__()
         if self.warmup_steps and self.lr_scheduler_type == "constant":

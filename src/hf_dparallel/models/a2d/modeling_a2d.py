@@ -131,6 +131,6 @@ FROM_CAUSAL = {
 }
 # Open-dCoder and Stable-DiffCoder have files of these types, and students with a causal past have such bases. No other
 # model for masks is of these types. `register`, the public method, wants the configuration of the class itself; the
-# mapping beneath takes that of the autoregressive model, too, and the class turns it into its own.
-for _causal, _model in FROM_CAUSAL.items():
-    AutoModelForMaskedLM._model_mapping.register(_causal, _model, exist_ok=True)
+# mapping beneath takes that of the autoregressive model, too, and the class turns it into its own. (Up to transformers
+# 5.18, the mapping's own `register` passes over the configurations of transformers.)
+AutoModelForMaskedLM._model_mapping._extra_content.update(FROM_CAUSAL)

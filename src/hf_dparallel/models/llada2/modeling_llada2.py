@@ -4,13 +4,31 @@
 import torch
 from torch.nn.functional import linear, pad
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
-from transformers.core_model_loading import Split, WeightConverter, WeightRenaming
+from transformers.core_model_loading import Concatenate, ConversionOps, WeightConverter, WeightRenaming
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeModel, Glm4MoePreTrainedModel, Glm4MoeTopkRouter
 
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
 from ..family import register_family
 from .configuration_llada2 import LLaDA2Config
+
+
+class SplitProjections(ConversionOps):
+    """Splits the projection of queries, keys and values, as transformers' `Split` does, from 5.20 on."""
+
+    @torch.no_grad()
+    def convert(self, input_dict, source_patterns, target_patterns, *, config, **kwargs):
+        """Returns the three weights by name. transformers calls it when it loads a checkpoint."""
+        (stored,) = input_dict.values()
+        whole = stored[0] if isinstance(stored, list) else stored
+        heads = (config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads)
+        pieces = whole.split([number * config.head_dim for number in heads])
+        return {name: piece.contiguous() for name, piece in zip(target_patterns, pieces, strict=True)}
+
+    @property
+    def reverse_op(self) -> ConversionOps:
+        """Returns what `save_pretrained` does."""
+        return Concatenate(dim=0)
 
 
 # Published names on disk, transformers' names in memory, where a layer's experts are one tensor and the projections of
@@ -28,7 +46,7 @@ register_checkpoint_conversion_mapping(
         WeightConverter(
             source_patterns="query_key_value.weight",
             target_patterns=["q_proj.weight", "k_proj.weight", "v_proj.weight"],
-            operations=[Split(dim=0)],
+            operations=[SplitProjections()],
         ),
     ],
     overwrite=True,
