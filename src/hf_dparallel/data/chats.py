@@ -39,7 +39,9 @@ def render_chat(
     **chat_template_kwargs: Any,
 ) -> str:
     """Returns a chat as text. Raises a `ValueError` if the template refuses or leaves out what it is given."""
-    arguments = chat_template_kwargs | ({"tools": tools} if tools else {})
+    arguments = dict(chat_template_kwargs)
+    if tools:
+        arguments["tools"] = tools
     template = tokenizer.get_chat_template(tools=tools)
     for name in arguments:
         if not re.search(rf"\b{re.escape(name)}\b", template):
@@ -47,10 +49,10 @@ def render_chat(
 
     text = _render(tokenizer, messages, add_generation_prompt=add_generation_prompt, **arguments)
     # Some templates forget questions before the last ones, which is their memory.
-    last_question = [message for message in messages if message["role"] == "user"][-1:]
-    instructions = [message for message in messages if message["role"] in ("system", "developer")]
-    for message in instructions + last_question:
-        if message["content"].strip() not in text:
+    last_question = next((message for message in reversed(messages) if message["role"] == "user"), None)
+    for message in messages:
+        is_needed = message["role"] in ("system", "developer") or message is last_question
+        if is_needed and message["content"].strip() not in text:
             raise ValueError(f"The chat template leaves out the {message['role']} message. Move its text elsewhere.")
     return text
 
@@ -121,7 +123,10 @@ def check_is_written(tokenizer: PreTrainedTokenizerBase, messages: list[Message]
                 message[name] = word
                 probes.append((word, 1, number, name))
 
-    text = _render(tokenizer, probed, **arguments) if probes else ""
+    if not probes:
+        return
+
+    text = _render(tokenizer, probed, **arguments)
     arguments["add_generation_prompt"] = False
     for word, count, number, name in probes:
         if text.count(word) >= count:

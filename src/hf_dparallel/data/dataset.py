@@ -62,7 +62,9 @@ def prepare_dataset(
         f"{len(dataset) - len(kept)} of {len(dataset)} rows of `{name}` are left out: they are longer than "
         f"max_length={max_length}. The longest has {longest} tokens."
     )
-    return dataset.select(kept) if hasattr(dataset, "select") else Subset(dataset, kept)
+    if hasattr(dataset, "select"):
+        return dataset.select(kept)
+    return Subset(dataset, kept)
 
 
 def _tokenized(
@@ -103,7 +105,7 @@ def _fitting_rows(
     for index, row in enumerate(dataset.select_columns(known) if known else dataset):
         with errors_of_row(index, name):
             check_is_learned(row, "It", LEARNING_COLUMNS)
-            length = sum(len(read_ids(row, column)) for column in TOKENIZED_COLUMNS)
+            length = len(read_ids(row, "prompt_ids")) + len(read_ids(row, "completion_ids"))
             longest = max(longest, length)
             if max_length is not None and length > max_length:
                 continue

@@ -7,6 +7,7 @@
 """
 
 import json
+import math
 import os
 import uuid
 from collections.abc import Iterator
@@ -53,8 +54,11 @@ def common_chat_template_kwargs(dataset: Any) -> dict[str, Any] | None:
     columns = getattr(dataset, "features", None) or {}
     if "prompt_ids" not in columns or getattr(columns.get(_CHAT_COLUMN), "dtype", None) != "string":
         return None
+
     values = dataset.unique(_CHAT_COLUMN)
-    return json.loads(values[0]) if len(values) == 1 and values[0] else None
+    if len(values) != 1 or not values[0]:
+        return None
+    return json.loads(values[0])
 
 
 def write_rows(path: Path, rows: "Dataset") -> None:
@@ -93,24 +97,36 @@ class TrajectoryFolder:
         teacher: dict[str, Any],
     ):
         check_new_columns(dataset, _NEW_COLUMNS)
-        self.path, self.dataset = Path(path), dataset
+        self.path = Path(path)
+        self.dataset = dataset
         arguments = config.chat_template_kwargs
         self.prompt_ids = tokenize_prompts(dataset, tokenizer, config.mask_token_id, arguments)
-        is_told = not arguments or _CHAT_COLUMN in dataset.column_names or has_texts(dataset)
-        self._arguments = None if is_told else json.dumps(arguments)
-        count = -(-len(dataset) // SHARD_SIZE)
+
+        # What the chat template gets, where no column says it.
+        self._arguments = json.dumps(arguments)
+        self._tells_arguments = bool(arguments) and _CHAT_COLUMN not in dataset.column_names and not has_texts(dataset)
+
+        count = math.ceil(len(dataset) / SHARD_SIZE)
         self.shards = [self.path / f"shard-{index:05d}-of-{count:05d}.parquet" for index in range(count)]
         # By shard and row, until their shard is complete.
         self._answers: dict[int, dict[int, dict[str, Any] | None]] = {}
-        prompts = {"prompts": stable_hash(self.prompt_ids)}
+
+        run = {"shard_size": SHARD_SIZE, **teacher, "prompts": stable_hash(self.prompt_ids)}
         # Through JSON, to compare it with what is read from the folder.
-        self._run = json.loads(json.dumps({"shard_size": SHARD_SIZE} | teacher | prompts))
+        self._run = json.loads(json.dumps(run))
+        self._check_run()
+
+    def _check_run(self) -> None:
+        """Raises a `ValueError` if the folder holds another run."""
         manifest = self.path / MANIFEST_NAME
-        held = read_json(manifest) if manifest.is_file() else self._run
+        if not manifest.is_file():
+            return
+
+        held = read_json(manifest)
         changed = [name for name in held | self._run if held.get(name) != self._run.get(name)]
         if changed:
             raise ValueError(
-                f"`output_dir={str(path)!r}` holds trajectories of another run, which differs in "
+                f"`output_dir={str(self.path)!r}` holds trajectories of another run, which differs in "
                 f"{', '.join(changed)}. Choose another folder, or delete this one."
             )
 
@@ -128,10 +144,11 @@ class TrajectoryFolder:
     def prompts(self, process: int = 0, num_processes: int = 1) -> Iterator[tuple[int, list[int]]]:
         """Yields the number and the prompt of each row in the missing shards of a process."""
         for shard in self.missing():
-            if shard % num_processes == process:
-                # Batches of prompts with similar lengths need little padding.
-                for row in sorted(self._rows(shard), key=lambda row: len(self.prompt_ids[row])):
-                    yield row, self.prompt_ids[row]
+            if shard % num_processes != process:
+                continue
+            # Batches of prompts with similar lengths need little padding.
+            for row in sorted(self._rows(shard), key=lambda row: len(self.prompt_ids[row])):
+                yield row, self.prompt_ids[row]
 
     def add(self, row: int, answer: dict[str, Any] | None) -> None:
         """Adds the columns of an answer, `None` if it failed, and writes the shard of the row once it is complete."""
@@ -139,7 +156,8 @@ class TrajectoryFolder:
         answers = self._answers.setdefault(shard, {})
         answers[row] = answer
         if len(answers) == len(self._rows(shard)):
-            self._write(self.shards[shard], dict(sorted(self._answers.pop(shard).items())))
+            self._write(self.shards[shard], dict(sorted(answers.items())))
+            del self._answers[shard]
 
     def read(self) -> "Dataset":
         """Returns the rows with the answers of all shards, and warns if there are fewer than prompts."""
@@ -147,11 +165,14 @@ class TrajectoryFolder:
         from pyarrow.parquet import read_table
 
         answers = Dataset(read_table(list(map(str, self.shards))))
-        if failed := len(self.dataset) - len(answers):
+        failed = len(self.dataset) - len(answers)
+        if failed:
             logger.warning(f"{failed} of {len(self.dataset)} rows are left out: their logits were NaN.")
-        if self._arguments is not None:
+
+        if self._tells_arguments:
             answers = answers.add_column(_CHAT_COLUMN, [self._arguments] * len(answers))
-        return concatenate_datasets([self.dataset.select(answers["row"]), answers.remove_columns("row")], axis=1)
+        asked = self.dataset.select(answers["row"])
+        return concatenate_datasets([asked, answers.remove_columns("row")], axis=1)
 
     def _rows(self, shard: int) -> range:
         return range(shard * SHARD_SIZE, min((shard + 1) * SHARD_SIZE, len(self.dataset)))
@@ -167,8 +188,11 @@ class TrajectoryFolder:
                 f"The logits of the model are NaN in all rows from {min(answers)} to {max(answers)}. Check the "
                 "weights and the dtype: float16 overflows in models that were trained in bfloat16."
             )
+
         rows = [{"row": row, "prompt_ids": self.prompt_ids[row], **answer} for row, answer in done.items()]
-        number, ids = pyarrow.int64(), pyarrow.list_(pyarrow.int64())
+        number = pyarrow.int64()
+        ids = pyarrow.list_(number)
         columns = {"row": number, "prompt_ids": ids, "completion_ids": ids, "commit_step": ids, "nfe": number}
+        table = pyarrow.Table.from_pylist(rows, pyarrow.schema(columns))
         with _replacing(path) as temporary:
-            write_table(pyarrow.Table.from_pylist(rows, pyarrow.schema(columns)), temporary)
+            write_table(table, temporary)

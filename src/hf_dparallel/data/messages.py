@@ -83,7 +83,7 @@ def _read_message(message: Any, where: str, is_last: bool) -> Message:
     if not isinstance(content, str):
         raise ValueError(f"{where} must have a text as `{text_key}`, got {content!r}.")
 
-    has_other = any(rest.get(name) for name in (*CALLS, *THOUGHTS))
+    has_other = any(map(rest.get, (*CALLS, *THOUGHTS)))
     is_text_needed = role == "user" or (role == "assistant" and is_last and not has_other)
     if is_text_needed and not content.strip():
         raise ValueError(f"{where}, of the {role}, must not be empty: `{text_key}` is {message.get(text_key)!r}.")

@@ -2,6 +2,7 @@
 """Generates trajectories on a Ray cluster: Ray Data runs the actors, and this process writes the answers."""
 
 import json
+import math
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,7 @@ def generate_trajectories_on_ray(
     import ray
 
     ray.init(ignore_reinit_error=True)
-    gpus = 1 if ray.cluster_resources().get("GPU") else 0
+    gpus = int(ray.cluster_resources().get("GPU", 0) > 0)
     settings: dict[str, Any] = {"generation_config": generation_config, "batch_size": batch_size, "seed": seed}
 
     # In an actor's place, because this machine may have no GPU for the teacher.
@@ -62,17 +63,22 @@ def generate_trajectories_on_ray(
     teacher, tokenizer, config = ray.get(describe.remote())
     folder = TrajectoryFolder(output_dir, dataset, tokenizer, config, teacher)
     folder.prepare()
-    if prompts := [{"prompt": json.dumps(prompt)} for prompt in folder.prompts()]:
-        size = batch_size * _PROMPTS_PER_SLOT
-        answers = ray.data.from_items(prompts, override_num_blocks=-(-len(prompts) // size)).map_batches(
-            TeacherActor,
-            fn_constructor_args=(load, settings, teacher),
-            batch_size=size,
-            concurrency=(1, max_actors),
-            num_gpus=gpus,
-        )
-        for answer in tqdm(answers.iter_rows(), "Trajectories", len(prompts)):
-            folder.add(*json.loads(answer["answer"]))
+    prompts = [{"prompt": json.dumps(prompt)} for prompt in folder.prompts()]
+    if not prompts:
+        return folder.read()
+
+    size = batch_size * _PROMPTS_PER_SLOT
+    asked = ray.data.from_items(prompts, override_num_blocks=math.ceil(len(prompts) / size))
+    answers = asked.map_batches(
+        TeacherActor,
+        fn_constructor_args=(load, settings, teacher),
+        batch_size=size,
+        concurrency=(1, max_actors),
+        num_gpus=gpus,
+    )
+    for answer in tqdm(answers.iter_rows(), "Trajectories", len(prompts)):
+        row, columns = json.loads(answer["answer"])
+        folder.add(row, columns)
     return folder.read()
 
 

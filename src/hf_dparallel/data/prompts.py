@@ -6,6 +6,7 @@ and that are not used, are an error; all others (ids, answers, sources) are left
 """
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 CHAT_COLUMNS = ("messages", "conversations", "conversation")
 _READ_COLUMNS = (*CHAT_COLUMNS, "prompt", "completion", "tools", "chat_template_kwargs")
 _UNREAD_COLUMNS = ("system", "system_prompt", "image", "images", "video", "videos", "audio", "audios")
+_JSON_OF_MESSAGES = re.compile(r'\s*\[\s*\{\s*"(role|content|from|value)"\s*:')
 
 
 @dataclass(frozen=True)
@@ -141,21 +143,24 @@ def read_prompts(dataset: "Dataset") -> list[str | list[Message]]:
 
 def has_texts(dataset: "Dataset") -> bool:
     """Tells whether the prompts are plain texts, which do not go through a chat template."""
-    first = read_prompts(dataset.select(range(min(1, len(dataset)))))
-    return any(isinstance(prompt, str) and prompt for prompt in first)
+    first = dataset.select(range(min(1, len(dataset))))
+    prompts = read_prompts(first)
+    return bool(prompts) and isinstance(prompts[0], str) and prompts[0] != ""
 
 
 def plain_rows(dataset: Any) -> Any:
     """Returns a dataset without a format such as "numpy" or "pandas", but with a transform of its user."""
     form = getattr(dataset, "format", None)
-    is_formatted = isinstance(form, dict) and form["type"] not in (None, "custom")
-    return dataset.with_format(None) if is_formatted else dataset
+    if isinstance(form, dict) and form["type"] not in (None, "custom"):
+        return dataset.with_format(None)
+    return dataset
 
 
 def check_new_columns(dataset: "Dataset", new: Sequence[str]) -> None:
     """Raises an error if this is no dataset with rows to decode, or already has one of the `new` columns."""
     check_is_dataset(dataset)
-    if taken := [name for name in new if name in dataset.column_names]:
+    taken = [name for name in new if name in dataset.column_names]
+    if taken:
         raise ValueError(
             f"`dataset` already has the columns {taken}, which the answers would overwrite. Remove them: "
             f"`dataset.remove_columns({taken})`."
@@ -201,9 +206,7 @@ def _without_nulls(value: Any, feature: Any) -> Any:
 
 def _read_texts(prompt: str, completion: Any) -> Example:
     for name, text in (("prompt", prompt), ("completion", completion)):
-        parsed = parse_json(text) if isinstance(text, str) else None
-        first = parsed[0] if isinstance(parsed, list) and parsed else None
-        if isinstance(first, dict) and {"role", "from"} & first.keys():
+        if isinstance(text, str) and _JSON_OF_MESSAGES.match(text):
             raise ValueError(f"`{name}` is the JSON text of messages. Parse it: `dataset.map` with `json.loads`.")
 
     if not prompt.strip():

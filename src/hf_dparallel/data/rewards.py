@@ -71,13 +71,15 @@ def numeric_answer_reward(completions: list[Any], answer: list[Any], **kwargs) -
     """
     rewards: list[float | None] = []
     for completion, reference in zip(completions, answer, strict=True):
-        parts = [completion] if isinstance(completion, str) else [message["content"] for message in completion]
+        text = completion
+        if not isinstance(completion, str):
+            text = "".join(message["content"] for message in completion)
         expected = _last_number(str(reference))
         if not expected:
             rewards.append(None)
             continue
 
-        is_right = not expected.isdisjoint(_last_number("".join(parts)))
+        is_right = not expected.isdisjoint(_last_number(text))
         rewards.append(float(is_right))
     return rewards
 
@@ -91,6 +93,7 @@ def get_reward(name: str, dataset: "Dataset") -> RewardFunction:
         return lambda completions, **_: [1.0] * len(completions)
     if name == "numeric":
         return numeric_answer_reward
+
     require("reward=math", "math_verify")
     if has_texts(dataset):
         raise ValueError("`reward=math` judges chats, but the prompts are plain text. Add --prompt_column prompt.")
@@ -114,6 +117,7 @@ def score_completions(
     check_reward_columns(reward_funcs, dataset.column_names)
     columns = {name: dataset[name][:] for name in dataset.column_names if name != "prompt"}
     prompts = read_prompts(dataset)
+
     without_thought = hidden_tokens(tokenizer, markers)
     of_plain_text = hidden_tokens(tokenizer)
     completions: list[Any] = []
@@ -129,15 +133,22 @@ def score_completions(
 
     by_function = []
     for name, function in _named(reward_funcs):
-        rewards = function(**columns)
-        if not isinstance(rewards, Iterable) or len(rewards := list(rewards)) != len(prompts):
-            got = f"{len(rewards)} of them" if isinstance(rewards, list) else type(rewards).__name__
+        returned = function(**columns)
+        rewards = list(returned) if isinstance(returned, Iterable) else []
+        if len(rewards) != len(prompts):
+            got = f"{len(rewards)} of them" if isinstance(returned, Iterable) else type(returned).__name__
             raise ValueError(
                 f"The reward function `{name}` must return a reward, or None, for each of the {len(prompts)} "
                 f"completions, got {got}."
             )
-        by_function.append([None if reward is None or math.isnan(reward) else float(reward) for reward in rewards])
-    return [min((x for x in of_row if x is not None), default=None) for of_row in zip(*by_function, strict=True)]
+        by_function.append(rewards)
+    return [_lowest(of_row) for of_row in zip(*by_function, strict=True)]
+
+
+def _lowest(rewards: Sequence[float | None]) -> float | None:
+    """Returns the lowest reward; `None` if there is none. NaN says nothing, either."""
+    given = [float(reward) for reward in rewards if reward is not None and not math.isnan(reward)]
+    return min(given, default=None)
 
 
 def check_reward_columns(reward_funcs: RewardFunctions, column_names: Sequence[str]) -> None:

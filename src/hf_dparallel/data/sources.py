@@ -21,8 +21,10 @@ def load_rows(name: str, config: str | None = None, split: str = "train") -> dat
     """
     path = Path(name)
     if not has_one_split(name):
-        # `load_dataset` needs a name, and a path such as "./" has none.
-        return datasets.load_dataset(str(path.resolve()) if path.is_dir() else name, config, split=split)
+        if path.is_dir():
+            name = str(path.resolve())  # `load_dataset` needs a name, and a path such as "./" has none
+        return datasets.load_dataset(name, config, split=split)
+
     file = path if path.is_file() else filtered_file(path)
     try:
         return datasets.load_dataset(str(file.resolve().parent), data_files=str(file.resolve()), split=split)

@@ -40,11 +40,11 @@ class ThoughtMarkers:
             )
 
         template = str(tokenizer.chat_template or "")
-        pairs = [tuple(given)] if given else [pair for pair in _KNOWN if pair[1] in template]
-        if not pairs:
+        known = [pair for pair in _KNOWN if pair[1] in template]
+        if not given and not known:
             return None
 
-        begin, end = pairs[0]
+        begin, end = given or known[0]
         prompt = ""
         with suppress(Exception):  # a template is a program, which may refuse this chat
             prompt = tokenizer.apply_chat_template(
@@ -79,12 +79,14 @@ def markers_of(answerer: Answerer) -> ThoughtMarkers | None:
 
 def split_thought(markers: ThoughtMarkers | None, text: str, is_whole: bool = True) -> tuple[str, str]:
     """Returns thought and answer, all of which is answer without markers."""
-    return ("", text) if markers is None else markers.split(text, is_whole)
+    if markers is None:
+        return "", text
+    return markers.split(text, is_whole)
 
 
 def hidden_tokens(tokenizer: PreTrainedTokenizerBase, markers: ThoughtMarkers | None = None) -> set[int]:
     """Returns the special tokens, which are no part of the text of an answer, without those that mark its thought."""
-    shown = "" if markers is None else markers.begin + markers.end
+    shown = markers.begin + markers.end if markers else ""
     special = set(tokenizer.all_special_ids)
     with suppress(NotImplementedError):  # tokenizers of mistral-common have all in the first set
         special.update(number for number, token in tokenizer.added_tokens_decoder.items() if token.special)

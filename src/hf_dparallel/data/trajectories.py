@@ -91,10 +91,12 @@ def generate_trajectories(
     state = join_processes()
     if output_dir is None and state.num_processes > 1:
         raise ValueError(f"`output_dir` must be set with {state.num_processes} processes: they share rows through it.")
+
     answerer = Answerer(model, tokenizer, generation_config, batch_size, seed)
     with tempfile.TemporaryDirectory() as temporary:
         teacher = {} if output_dir is None else answerer.fingerprint()
         folder = TrajectoryFolder(output_dir or temporary, dataset, tokenizer, answerer.config, teacher)
+
         if state.is_main_process:
             folder.prepare()
         state.wait_for_everyone()
@@ -103,12 +105,14 @@ def generate_trajectories(
                 f"Process {state.process_index} does not see `output_dir={str(output_dir)!r}`, which the first "
                 "process has made. Choose a folder that all machines share."
             )
+
         prompts = list(folder.prompts(state.process_index, state.num_processes))
         with contextlib.closing(answerer.rows(prompts, raise_errors=False)) as answers:
             # In the first process, $TQDM_DISABLE decides.
             silent = {} if state.is_main_process else {"disable": True}
             for row, answer in tqdm(answers, "Trajectories", len(prompts), **silent):
                 folder.add(row, as_columns(answer))
+
         # A collective operation would time out.
         while folder.missing():
             time.sleep(0.5)
@@ -153,9 +157,11 @@ def filter_trajectories(
             f"`dataset` must have the column `completion_ids`, got {dataset.column_names}. "
             "Make it with `generate_trajectories`."
         )
+
     markers = ThoughtMarkers.of(tokenizer, thought_markers, common_chat_template_kwargs(dataset))
     rewards = score_completions(dataset, tokenizer, reward_funcs, markers)
     kept = [row for row, reward in enumerate(rewards) if reward is not None and reward >= min_reward]
+
     logger.info(f"Kept {len(kept)} of {len(dataset)} trajectories, dropped {len(dataset) - len(kept)}.")
     if not kept:
         first = decode_without(tokenizer, dataset[0]["completion_ids"], hidden_tokens(tokenizer, markers))
@@ -170,6 +176,10 @@ def as_columns(answer: DecodedRow) -> dict[str, Any] | None:
     """Returns the columns of an answer as lists, or `None` if its logits were NaN."""
     if answer.error is not None:
         return None
+
     # With `stop_at_eos=False`, there are tokens after the first EOS.
-    parts = {"completion_ids": answer.tokens, "commit_step": answer.commit_step}
-    return {name: values[: answer.num_tokens].tolist() for name, values in parts.items()} | {"nfe": answer.nfe}
+    return {
+        "completion_ids": answer.tokens[: answer.num_tokens].tolist(),
+        "commit_step": answer.commit_step[: answer.num_tokens].tolist(),
+        "nfe": answer.nfe,
+    }
