@@ -108,16 +108,21 @@ class LogprobReader(DecodingHook):
             prompt = self._prompts[row_id]
             if prompt.num_logprobs is None:
                 continue
+
             written = change.commits[row]
             places = prediction.columns[row, written] - self.canvas.answer(row).start
             logits = prediction.logits[row, written]
-            log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+            dtype = torch.promote_types(logits.dtype, torch.float32)
+            log_probs = torch.log_softmax(logits, dim=-1, dtype=dtype)
             chosen = log_probs.gather(1, change.tokens[row, written, None]).squeeze(1)
+
             log_probs[:, self.canvas.config.mask_token_id] = -torch.inf
             top = log_probs.topk(min(prompt.num_logprobs, logits.shape[-1] - 1), dim=-1)
+
             listed = (places.tolist(), chosen.tolist(), top.indices.tolist(), top.values.tolist())
             for place, logprob, top_ids, top_logprobs in zip(*listed, strict=True):
-                prompt.logprobs[place] = TokenLogprobs(logprob, list(zip(top_ids, top_logprobs, strict=True)))
+                likeliest = list(zip(top_ids, top_logprobs, strict=True))
+                prompt.logprobs[place] = TokenLogprobs(logprob=logprob, top=likeliest)
 
 
 @dataclass
@@ -129,6 +134,14 @@ class _Group:
     entering: dict[int, torch.LongTensor] = field(default_factory=dict)
     # After a pass that did not fit into memory: how many may enter at once.
     num_entering: int | None = None
+
+    def take_entering(self) -> dict[int, torch.LongTensor]:
+        """Returns the rows that enter before the next pass, and removes them from those that wait for it."""
+        row_ids = list(self.entering)[: self.num_entering]
+        taken = {row_id: self.entering[row_id] for row_id in row_ids}
+        for row_id in row_ids:
+            del self.entering[row_id]
+        return taken
 
 
 class Engine:
@@ -165,6 +178,7 @@ class Engine:
         with self._changed:
             if not self.is_alive:
                 raise RequestError("The server is shutting down.", status=503)
+
             # There may be free slots that the decoding thread has not filled yet.
             if len(self.active) + len(self.waiting) >= self.num_slots + self.max_waiting:
                 raise RequestError(
@@ -174,6 +188,7 @@ class Engine:
                     code="overloaded",
                     headers={"Retry-After": "1"},
                 )
+
             self.waiting.append(prompt)
             self._changed.notify()
 
@@ -193,6 +208,7 @@ class Engine:
         except BaseException as error:
             self.failure = error
             logger.error("The decoding thread has failed. The server stops.", exc_info=True)
+
         # Otherwise their clients would wait forever.
         with self._changed:
             self._is_closed = True
@@ -206,10 +222,14 @@ class Engine:
             self._changed.wait_for(lambda: self._is_closed or self.active or self.waiting)
             if self._is_closed:
                 return False
-            self._leave([row_id for row_id, prompt in self.active.items() if prompt.is_given_up])
+
+            given_up = [row_id for row_id, prompt in self.active.items() if prompt.is_given_up]
+            self._leave(given_up)
+
             self.waiting = [prompt for prompt in self.waiting if not prompt.is_given_up]
             while self.waiting and len(self.active) < self.num_slots:
-                self._enter(self.waiting.pop(0))
+                prompt = self.waiting.pop(0)
+                self._enter(prompt)
         return True
 
     def _enter(self, prompt: Prompt) -> None:
@@ -223,7 +243,7 @@ class Engine:
                 set_adapter(self.model, prompt.adapter)
                 hooks = [*make_hooks(prompt.config), JsonHook(self.active), LogprobReader(self.active)]
                 decoder = self.model.make_decoder(prompt.config, hooks, self._generator_for)
-                self._groups[key] = _Group(decoder, prompt.adapter)
+                self._groups[key] = _Group(decoder=decoder, adapter=prompt.adapter)
             self._groups[key].entering[row_id] = prompt.input_ids
         except Exception as error:
             logger.error("A prompt cannot be decoded.", exc_info=True)
@@ -234,71 +254,107 @@ class Engine:
         """Frees the slots of rows. Drops groups without rows, together with their caches."""
         for key, group in list(self._groups.items()):
             group.entering = {row_id: ids for row_id, ids in group.entering.items() if row_id not in row_ids}
+
             # Finished rows have already left the decoder. Removing rows copies all others.
             unfinished = set(row_ids).intersection(group.decoder.canvas.row_ids)
             if unfinished:
                 group.decoder.remove(unfinished)
             if not (group.entering or group.decoder.canvas.row_ids):
                 del self._groups[key]
+
         for row_id in row_ids:
             del self.active[row_id]
 
     def _run_pass(self) -> None:
-        """Runs a pass of the group that has waited longest, and tells its listeners."""
+        """Runs a pass of the group that has waited longest, and sends its listeners what is new."""
         key = next(iter(self._groups))
-        group = self._groups[key] = self._groups.pop(key)
+        group = self._groups.pop(key)
+        # At the end of the line.
+        self._groups[key] = group
+
         canvas = group.decoder.canvas
-        added = {row_id: group.entering.pop(row_id) for row_id in list(group.entering)[: group.num_entering]}
+        added = group.take_entering()
         try:
             set_adapter(self.model, group.adapter)
             if added:
                 group.decoder.add_prompts(added)
             row_ids = list(canvas.row_ids)
-            finished = {row.index: row for row in group.decoder.step()}
+            rows = group.decoder.step()
         except Exception as error:
             logger.error("A pass failed.", exc_info=True)
             self._end_failed_pass(group, added, error)
             return
-        prompts = {row_id: self.active[row_id] for row_id in row_ids}
-        new = {
-            row_id: (status.final_tokens(prompts[row_id].num_sent), status.nfe)
-            for row_id, status in zip(canvas.row_ids, canvas.status, strict=True)
-        }
-        for row_id, row in finished.items():
-            new[row_id] = row.tokens[prompts[row_id].num_sent : row.num_tokens].tolist(), row.nfe
-        left = [row_id for row_id in row_ids if self._tell(prompts[row_id], *new[row_id], finished.get(row_id))]
-        if left:
-            self._leave(left)
+
+        finished = {row.index: row for row in rows}
+        statuses = dict(zip(canvas.row_ids, canvas.status, strict=True))
+        ended = []
+        for row_id in row_ids:
+            prompt = self.active[row_id]
+            if row_id in finished:
+                progress = _last_progress(prompt, finished[row_id])
+            else:
+                status = statuses[row_id]
+                progress = _progress(prompt, status.final_tokens(prompt.num_sent), status.nfe)
+
+            prompt.num_sent += len(progress.tokens)
+            if progress.tokens or progress.is_last:
+                prompt.listener(progress)
+            if progress.is_last:
+                ended.append(row_id)
+
+        if ended:
+            self._leave(ended)
 
     def _end_failed_pass(self, group: _Group, added: dict[int, torch.LongTensor], error: Exception) -> None:
         """Ends the prompts of a pass with an error; if it did not fit into memory, only the one that was added."""
         in_canvas = group.decoder.canvas.row_ids
         row_ids = [*in_canvas, *added.keys() - in_canvas]
+
         if added and (isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)):
             group.decoder.remove(added)
             if len(added) > 1:
                 # One by one.
-                group.entering, group.num_entering = added | group.entering, 1
+                group.entering = added | group.entering
+                group.num_entering = 1
                 return
             row_ids = list(added)
+
         for row_id in row_ids:
             self.active[row_id].listener(Progress([], nfe=0, error=error))
         self._leave(row_ids)
 
-    def _tell(self, prompt: Prompt, tokens: list[int], nfe: int, finished: DecodedRow | None) -> bool:
-        """Sends new tokens to the listener, cut at `max_tokens`. Returns whether they are the last."""
-        start, end = prompt.num_sent, min(prompt.num_sent + len(tokens), prompt.max_tokens)
-        progress = Progress(tokens[: end - start], nfe, error=finished.error if finished else None)
-        if progress.error is None and (finished is not None or end == prompt.max_tokens):
-            ends = progress.tokens and progress.tokens[-1] in prompt.config.eos_token_ids
-            progress.finish_reason = "stop" if ends else "length"
-        if prompt.num_logprobs is not None:
-            # Given tokens were never predicted. Their probability is 1.
-            progress.logprobs = [prompt.logprobs.get(place, TokenLogprobs(0.0, [])) for place in range(start, end)]
-        prompt.num_sent = end
-        if progress.tokens or progress.is_last:
-            prompt.listener(progress)
-        return progress.is_last
-
     def _generator_for(self, row_id: int) -> torch.Generator:
         return torch.Generator(self.model.device).manual_seed(self.active[row_id].seed)
+
+
+def _progress(prompt: Prompt, tokens: list[int], nfe: int) -> Progress:
+    """Returns the progress of a prompt by new tokens, the last one if they reach its `max_tokens`."""
+    start = prompt.num_sent
+    end = min(start + len(tokens), prompt.max_tokens)
+    progress = Progress(tokens=tokens[: end - start], nfe=nfe)
+
+    if prompt.num_logprobs is not None:
+        # Given tokens were never predicted. Their probability is 1.
+        given = TokenLogprobs(logprob=0.0, top=[])
+        progress.logprobs = [prompt.logprobs.get(place, given) for place in range(start, end)]
+
+    if end == prompt.max_tokens:
+        progress.finish_reason = _finish_reason(prompt, progress.tokens)
+    return progress
+
+
+def _last_progress(prompt: Prompt, row: DecodedRow) -> Progress:
+    """Returns the last progress of a prompt, whose row is finished or has failed."""
+    tokens = row.tokens[prompt.num_sent : row.num_tokens].tolist()
+    progress = _progress(prompt, tokens, row.nfe)
+    progress.error = row.error
+    progress.finish_reason = None
+    if row.error is None:
+        progress.finish_reason = _finish_reason(prompt, progress.tokens)
+    return progress
+
+
+def _finish_reason(prompt: Prompt, tokens: list[int]) -> str:
+    if tokens and tokens[-1] in prompt.config.eos_token_ids:
+        return "stop"
+    return "length"
