@@ -21,7 +21,8 @@ from ..generation.hooks.base import Change, DecodingHook
 TAGS = ("<tool_call>", "</tool_call>")
 # The characters of a schema, and of each text in it. Fixed text is computed to its end, and again for each item of an
 # array, so a long one would block the server.
-_LONGEST, _LONGEST_TEXT = 2**15, 256
+_LONGEST = 2**15
+_LONGEST_TEXT = 256
 # Without `verbose_errors`, messages do not dump the state of the parser.
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=300_000, step_max_items=5000, max_lexer_states=50_000, verbose_errors=False
@@ -29,7 +30,8 @@ _LIMITS = LLParserLimits(
 # The most common spacing of JSON. If whitespace were free, the schema would fix no text.
 _SPACING = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
 # Keywords that map names to schemas, keywords whose values are not schemas, and keywords without effect.
-_MAPS, _VALUES = {"properties", "$defs", "definitions"}, {"enum", "const"}
+_MAPS = {"properties", "$defs", "definitions"}
+_VALUES = {"enum", "const"}
 _NOTES = {"title", "description", "default", "examples", "$comment"}
 # The first two can take minutes to compile; the last would change the spacing.
 _REFUSED = {"multipleOf", "patternProperties", "x-guidance"}
@@ -80,16 +82,25 @@ class JsonAnswer:
         These are the first ones that fit; if none does, the likeliest token that fits, by the `logits` of the first
         place, `(vocab_size,)`. With `exact` the schema writes each text that it fixes, as one token at a time.
         """
-        kept = predicted[: self.matcher.validate_tokens(predicted)]
+        num_fitting = self.matcher.validate_tokens(predicted)
+        kept = predicted[:num_fitting]
         if not kept:
             bias = torch.frombuffer(bytearray(self.matcher.compute_logit_bias()), dtype=torch.uint8)
             fits = bias[: len(logits)].to(logits.device) > 0
-            kept = [int(logits[: len(fits)].masked_fill(~fits, -torch.inf).argmax())]
+            likeliest = logits[: len(fits)].masked_fill(~fits, -torch.inf).argmax()
+            kept = [int(likeliest)]
+
+        steps = [kept]
+        if exact:
+            steps = [[token] for token in kept]
+
         committed: list[int] = []
-        for tokens in [[token] for token in kept] if exact else [kept]:
+        given: list[int] = []
+        for tokens in steps:
             self.matcher.consume_tokens(tokens)
             committed += tokens
-            given = [] if tokens[-1] in self.vocabulary.eos_tokens else self.given()
+            if tokens[-1] not in self.vocabulary.eos_tokens:
+                given = self.given()
             if given:
                 break
         return committed, given
@@ -104,21 +115,27 @@ class JsonHook(DecodingHook):
     def enter(self, row_ids: list[int]) -> None:
         """Writes the text at the beginning of the answers."""
         for row_id in row_ids:
-            if (answer := self._prompts[row_id].json) is not None:
+            answer = self._prompts[row_id].json
+            if answer is not None:
                 # After a pass that did not fit into memory, a row enters again.
                 answer.matcher.reset()
-                self.canvas.begin(self.canvas.row_ids.index(row_id), answer.given())
+                given = answer.given()
+                self.canvas.begin(self.canvas.row_ids.index(row_id), given)
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
         """Keeps the predictions that fit, and writes the fixed text after them into the canvas."""
         for row, row_id in enumerate(self.canvas.row_ids):
-            if (answer := self._prompts[row_id].json) is None:
+            answer = self._prompts[row_id].json
+            if answer is None:
                 continue
-            status, columns = self.canvas.status[row], self.canvas.answer(row)
+
+            status = self.canvas.status[row]
+            columns = self.canvas.answer(row)
             # The first columns are the masks, from left to right. In block-causal models some are after the answer.
             num_masks = min(status.num_open, columns.stop - columns.start - status.num_decided)
             num_accepted = [*change.commits[row, :num_masks].tolist(), False].index(False)
             predicted = change.tokens[row, : max(num_accepted, 1)].tolist()
+
             kept, given = answer.commit(predicted, prediction.logits[row, 0], self.canvas.config.exact)
             self.canvas.write(row, status.num_decided + len(kept), given)
             tokens, commits = change.tokens.clone(), change.commits.clone()
@@ -149,21 +166,25 @@ def compile_schema(
     """
     closed = [_closed(each) for each in (schema, call) if each is not None]
     text = json.dumps(closed, ensure_ascii=False)
-    longest_text = max(map(len, re.findall(r'"((?:[^"\\]|\\.)*)"', text)), default=0)
+    texts = re.findall(r'"((?:[^"\\]|\\.)*)"', text)
+    longest_text = max(map(len, texts), default=0)
     if len(text) > _LONGEST or longest_text > _LONGEST_TEXT or re.search(r"\{\s*\d{4}", text):
         raise SchemaError(f"a schema may have {_LONGEST} characters, texts of {_LONGEST_TEXT}, and repeats up to 999.")
+
     try:
         vocabulary = _vocabulary(tokenizer, max(vocab_size, len(tokenizer)), tuple(eos_token_ids))
     except ValueError as error:
         raise SchemaError("JSON answers need a byte-level tokenizer, and this model has another one.") from error
+
     forms = [f"%json {json.dumps(each | _SPACING)}" for each in closed]
     if call is not None:
-        # A tag may be a token of its own, which grammars write without quotes.
-        begin, end = (tag if tag in tokenizer.get_added_vocab() else f'"{tag}"' for tag in TAGS)
+        begin, end = [_as_grammar(tag, tokenizer) for tag in TAGS]
         forms[-1] = f'{begin} "\\n" {forms[-1]} "\\n" {end}'
-    rules = [f"form{number}: {form}" for number, form in enumerate(forms)]
-    start = f"start: {' | '.join(f'form{number}' for number in range(len(forms)))}"
-    grammar = LLMatcher.grammar_from_lark("\n".join([start, *rules]))
+
+    names = [f"form{number}" for number in range(len(forms))]
+    rules = [f"{name}: {form}" for name, form in zip(names, forms, strict=True)]
+    grammar = LLMatcher.grammar_from_lark("\n".join([f"start: {' | '.join(names)}", *rules]))
+
     matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=_LIMITS)
     # Some errors are raised only for the first token.
     if not matcher.is_error():
@@ -171,6 +192,13 @@ def compile_schema(
     if matcher.is_error():
         raise SchemaError(f"the schema is not supported: {_reason(matcher, text)}.")
     return JsonAnswer(matcher, vocabulary)
+
+
+def _as_grammar(tag: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Returns a tag as grammars write it: without quotes if it is a token of its own."""
+    if tag in tokenizer.get_added_vocab():
+        return tag
+    return f'"{tag}"'
 
 
 def _reason(matcher: LLMatcher, schema: str) -> str:
@@ -193,13 +221,16 @@ def _closed(schema: Any, is_map: bool = False) -> Any:
         return schema
     if is_map:
         return {name: _closed(each) for name, each in schema.items()}
+
     for name in _REFUSED.intersection(schema):
         raise SchemaError(f"`{name}` is not supported.")
-    closed = {
-        name: value if name in _VALUES else _closed(value, name in _MAPS)
-        for name, value in schema.items()
-        if name not in _NOTES
-    }
+    closed = {}
+    for name, value in schema.items():
+        if name in _VALUES:
+            closed[name] = value
+        elif name not in _NOTES:
+            closed[name] = _closed(value, name in _MAPS)
+
     if isinstance(closed.get("properties"), dict):
         closed = {"additionalProperties": False} | closed | {"required": list(closed["properties"])}
     return closed
