@@ -1,14 +1,18 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Tools: calls that must come are always valid, the others are read from the text; templates see both."""
 
+import copy
+import dataclasses
 import json
 import re
 
 import openai
 import pytest
+from tokenizers import AddedToken
 
 from hf_dparallel.serving.api import Completion
 from hf_dparallel.serving.engine import Progress, RequestError
+from hf_dparallel.serving.json import TAGS
 
 
 PRICE = {"$ref": "#/$defs/price"}
@@ -73,7 +77,8 @@ def test_calls_that_must_come(json_server):
 
 def answer_to(text: str, served) -> tuple[str, list, list]:
     """What is told of an answer that comes token by token: its content, its calls and its ends."""
-    ids, choice = served.tokenizer(text)["input_ids"], Completion({"messages": MESSAGES}, served)
+    asked = {"messages": MESSAGES, "tools": TOOLS[:1], "tool_choice": "required"}
+    ids, choice = served.tokenizer(text)["input_ids"], Completion(asked, served)
     choice._tools = TOOLS
     parts, ends = [], []
     for number, token_id in enumerate([*ids, None]):
@@ -83,6 +88,18 @@ def answer_to(text: str, served) -> tuple[str, list, list]:
         ends += filter(None, [choice.finish_reason])
     assert choice.content == "".join(parts)
     return choice.content, [(call["function"]["name"], call["function"]["arguments"]) for call in choice.calls], ends
+
+
+def test_tags_may_be_special_tokens(served_json, tokenizer):
+    """Which are no part of other answers."""
+    special = copy.deepcopy(tokenizer)
+    special.add_tokens([AddedToken(tag, special=True, normalized=False) for tag in TAGS], special_tokens=True)
+    served = dataclasses.replace(served_json, tokenizer=special)
+    assert special.decode(special(TAGGED)["input_ids"], skip_special_tokens=True)[0] == "\n"
+    assert answer_to(f"Well. {TAGGED}<eos>", served) == ("Well. ", [("buy", ARGUMENTS)], ["tool_calls"])
+    plain = Completion({"messages": MESSAGES}, served)
+    plain.add(Progress(special("a<tool_call>b")["input_ids"], 1, "stop"))
+    assert plain.content == "ab"
 
 
 @pytest.mark.parametrize(

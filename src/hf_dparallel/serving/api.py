@@ -34,7 +34,7 @@ from ..generation.compatibility import REVISIONS, check
 from ..generation.configuration import DiffusionGenerationConfig, check_chat, resolve
 from ..generation.inputs import check_prompts, longest_sequence
 from .engine import Engine, Progress, Prompt, RequestError
-from .json import JsonAnswer, SchemaError, compile_schema
+from .json import TAGS, JsonAnswer, SchemaError, compile_schema
 from .text import IncrementalText, logprobs_to_json
 from .tools import read_calls, schema_of_call
 
@@ -275,7 +275,8 @@ class Completion:
             json=schema,
             num_logprobs=body.top_logprobs if body.logprobs else None,
         )
-        self.text = IncrementalText(tokenizer, body.stop or config.stop_strings, self._markers)
+        shown = TAGS if self._tools else ()
+        self.text = IncrementalText(tokenizer, body.stop or config.stop_strings, self._markers, shown)
         self.nfe = 0
         self.finish_reason: str | None = None
         # What the client is told: the thought, the text without it and calls, the calls, and the log-probabilities.

@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """From tokens to text and log-probabilities, while they come in."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,15 +25,27 @@ class IncrementalText:
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = (), markers: ThoughtMarkers | None = None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        stop: Sequence[str] = (),
+        markers: ThoughtMarkers | None = None,
+        shown: Collection[str] = (),
     ):
-        """Special tokens are left out, but for the `markers` of thoughts, by default those of the chat template."""
+        """Leaves out special tokens, but for those `shown`, and the `markers` of thoughts, by default the template's.
+
+        Args:
+            tokenizer: the tokenizer.
+            stop: the stop strings.
+            markers: the markers of thoughts.
+            shown: special tokens that are part of the text, such as tags of calls.
+        """
         self.text = ""
         self.tokens: list[int] = []
         self.is_stopped = False
         self.tokenizer = tokenizer
         self.stop = stop
-        self._hidden = hidden_tokens(tokenizer, markers or ThoughtMarkers.of(tokenizer))
+        hidden = hidden_tokens(tokenizer, markers or ThoughtMarkers.of(tokenizer))
+        self._hidden = {token for token in hidden if tokenizer.convert_ids_to_tokens(token) not in shown}
         self._stream = DecodeStream(skip_special_tokens=False)
         # Its end may become a stop string.
         self._decoded = ""
@@ -46,10 +58,11 @@ class IncrementalText:
                 continue
 
             self._decoded += self._stream.step(self.tokenizer.backend_tokenizer, token) or ""
-            places = [place for stop in self.stop if (place := self._decoded.find(stop)) >= 0]
-            if places:
+            places = [self._decoded.find(stop) for stop in self.stop]
+            found = [place for place in places if place >= 0]
+            if found:
                 self.is_stopped = True
-                self.text = self._decoded[: min(places)]
+                self.text = self._decoded[: min(found)]
                 return
 
         if is_last:
