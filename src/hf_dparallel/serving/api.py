@@ -6,6 +6,7 @@ What is not supported is refused, never ignored.
 
 import asyncio
 import json
+import math
 import re
 import secrets
 import time
@@ -46,8 +47,16 @@ _LARGEST = 2**20
 # Fields that may only have values at which they do nothing: 0, false or empty.
 _UNSUPPORTED = ("echo", "suffix", "presence_penalty", "frequency_penalty", "logit_bias", "store", "functions")
 # Hints without effect. The settings of decoding say how much work an answer takes.
-_HINTS = {"user", "metadata", "safety_identifier", "reasoning_effort", "verbosity", "prompt_cache_key"}
-_HINTS |= {"parallel_tool_calls", "service_tier"}
+_HINTS = {
+    "user",
+    "metadata",
+    "safety_identifier",
+    "reasoning_effort",
+    "verbosity",
+    "prompt_cache_key",
+    "parallel_tool_calls",
+    "service_tier",
+}
 # The fields that a message, or the first delta of one, begins with.
 _BEGINNING = {"role": "assistant", "refusal": None}
 # The names by which this machine calls itself, with a port or without.
@@ -128,17 +137,22 @@ class ServedModel:
 
 def _shortened(value: object) -> str:
     text = str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    if len(text) <= 80:
+        return text
+    return f"{text[:77]}..."
 
 
 def _read_body(given: dict[str, Any]) -> ChatBody:
     """Reads the fields of a request. A field that is `None` counts as not set."""
     given = {name: value for name, value in given.items() if value is not None and name not in _HINTS}
-    if given.pop("n", 1) != 1:
+    num_answers = given.pop("n", 1)
+    if num_answers != 1:
         raise RequestError("`n` must be 1: send one request for each answer, they share passes.", "n")
     for name in _UNSUPPORTED:
-        if value := given.pop(name, None):
+        value = given.pop(name, None)
+        if value:
             raise RequestError(f"`{name}={_shortened(value)}` is not supported. Leave it out.", name)
+
     try:
         body = ChatBody.model_validate(given)
     except ValidationError as invalid:
@@ -146,6 +160,7 @@ def _read_body(given: dict[str, Any]) -> ChatBody:
         place = _shortened(".".join(map(str, error["loc"])))
         message = f"`{place}`: {error['msg']}, got {_shortened(error['input'])}."
         raise RequestError(message, str(error["loc"][0])) from None
+
     settings = [name for name, setting in SETTINGS.items() if setting.has_flag]
     for name in body.model_extra or ():
         if name not in settings:
@@ -160,36 +175,46 @@ def _read_settings(body: ChatBody, served: ServedModel) -> tuple[DiffusionGenera
     `max_tokens` does not shorten the canvas, so a shorter answer is the beginning of a longer one, and requests with
     different `max_tokens` share passes. Above `max_new_tokens` it extends the canvas by whole blocks.
     """
-    asked, base = body.model_extra or {}, served.generation_config
+    asked = body.model_extra or {}
+    base = served.generation_config
     try:
         config = base.updated(**asked) if asked else base
         length = config.max_new_tokens
         if config.is_infilling:
             raise SettingError("max_new_tokens", 0, rule="must be a positive integer")
+
         max_tokens = body.max_completion_tokens or body.max_tokens or length
         if max_tokens > length and "max_new_tokens" not in asked:
-            length = -(-max_tokens // config.block_length) * config.block_length
+            num_blocks = math.ceil(max_tokens / config.block_length)
+            length = num_blocks * config.block_length
+
         steps_for = (config if "denoising_steps" in asked else base).max_new_tokens
         if length != steps_for:
-            # With as many passes per token.
-            steps = config.denoising_steps and -(-config.denoising_steps * length // steps_for)
+            steps = config.denoising_steps
+            if steps:
+                # With as many passes per token.
+                steps = math.ceil(steps * length / steps_for)
             config = config.updated(max_new_tokens=length, denoising_steps=steps)
         check(config, served.model)
     except ValueError as error:
-        setting = error.setting if isinstance(error, SettingError) else None
+        setting = getattr(error, "setting", None)
         raise RequestError(str(error), setting if setting in asked else None) from error
     return config, min(max_tokens, length)
 
 
 def _read_tools(body: ChatBody) -> tuple[list[dict[str, Any]], bool]:
     """Returns the tools that may be called, and whether one must be."""
-    tools, choice = [tool.model_dump(exclude_none=True) for tool in body.tools], body.tool_choice
+    tools = [tool.model_dump(exclude_none=True) for tool in body.tools]
+    choice = body.tool_choice
+    if choice == "none":
+        return [], False
+
     if isinstance(choice, Tool):
         tools = [tool for tool in tools if tool["function"]["name"] == choice.function.name]
-    must_call = choice not in ("none", "auto")
+    must_call = choice != "auto"
     if must_call and not tools:
         raise RequestError("`tool_choice` must name one of the `tools`.", "tool_choice")
-    return ([] if choice == "none" else tools), must_call
+    return tools, must_call
 
 
 def _read_schema(
@@ -200,20 +225,29 @@ def _read_schema(
     served: ServedModel,
 ) -> JsonAnswer | None:
     """Returns the beginning of an answer that follows a schema: that of `response_format`, or of a forced call."""
-    name, form = "response_format", body.response_format
+    name = "response_format"
+    form = body.response_format
     if (form.type == "json_schema") is (form.json_schema is None):
         raise RequestError(f"`{name}` must have the type json_schema and a schema, or neither.", name)
-    schema: dict[str, Any] | None = form.json_schema.value if form.json_schema else {"type": "object"}
+
+    schema: dict[str, Any] | None = {"type": "object"}
+    if form.json_schema:
+        schema = form.json_schema.value
     if must_call:
-        name, schema = "tools", None
+        name = "tools"
+        schema = None
     elif form.type == "text":
         return None
+
     if not config.stop_at_eos or not config.eos_token_ids:
         raise RequestError(f"`{name}` needs an end-of-sequence token, and `stop_at_eos=true`.", name)
     for setting in filter(config.is_on, REVISIONS):
         off = SETTINGS[setting].default
-        remedy = f"Leave out `{setting}`." if off is None else f"Send `{setting}={off}`."
+        remedy = f"Send `{setting}={off}`."
+        if off is None:
+            remedy = f"Leave out `{setting}`."
         raise RequestError(f"`{name}` needs settings that revise no tokens. {remedy}", name)
+
     try:
         size = served.model.config.vocab_size
         call = schema_of_call(tools) if tools else None
@@ -258,29 +292,36 @@ class Completion:
         tokenizer = served.tokenizer
         if body.top_logprobs and not body.logprobs:
             raise RequestError("`top_logprobs` needs `logprobs`. Set that to true.", "top_logprobs")
+
         config, max_tokens = _read_settings(body, served)
         self._tools, must_call = _read_tools(body)
         schema = _read_schema(body, self._tools, must_call, config, served)
+
         arguments = (config.chat_template_kwargs or {}) | body.chat_template_kwargs
-        self._markers = None if schema else ThoughtMarkers.of(tokenizer, config.thought_markers, arguments)
+        self._markers = None
+        if schema is None:
+            self._markers = ThoughtMarkers.of(tokenizer, config.thought_markers, arguments)
         # An answer that must call follows a schema, whether the template shows the tools or not.
         if self._tools and (not must_call or re.search(r"\btools\b", tokenizer.get_chat_template(tools=self._tools))):
             arguments = arguments | {"tools": self._tools}
+
         self.prompt = Prompt(
-            _encode(body, config, served, arguments),
-            config,
-            max_tokens,
+            input_ids=_encode(body, config, served, arguments),
+            config=config,
+            max_tokens=max_tokens,
             seed=secrets.randbits(62) if body.seed is None else body.seed,
             adapter=served.adapter,
             json=schema,
             num_logprobs=body.top_logprobs if body.logprobs else None,
         )
+
         shown = TAGS if self._tools else ()
         self.text = IncrementalText(tokenizer, body.stop or config.stop_strings, self._markers, shown)
         self.nfe = 0
         self.finish_reason: str | None = None
-        # What the client is told: the thought, the text without it and calls, the calls, and the log-probabilities.
-        self.thought = self.content = ""
+        # What the client has got: the thought, the text without it and calls, the calls, and the log-probabilities.
+        self.thought = ""
+        self.content = ""
         self.calls: list[dict[str, Any]] = []
         self.logprobs: list[dict[str, Any]] = []
         self._has_begun = False
@@ -288,30 +329,41 @@ class Completion:
 
     def add(self, progress: Progress) -> dict[str, Any]:
         """Adds the tokens of a pass, and returns what is new for the client, as the choice of a chunk."""
-        text, num_tokens, num_sent = self.text, len(self.text.tokens), (len(self.thought), len(self.content))
-        before = text.tokens[-1:]
-        text.add(progress.tokens, progress.finish_reason is not None)
-        self.nfe, self.finish_reason = progress.nfe, "stop" if text.is_stopped else progress.finish_reason
+        num_tokens = len(self.text.tokens)
+        before = self.text.tokens[-1:]
+        self.text.add(progress.tokens, progress.finish_reason is not None)
+
+        self.nfe = progress.nfe
+        self.finish_reason = progress.finish_reason
+        if self.text.is_stopped:
+            self.finish_reason = "stop"
         is_whole = self.finish_reason is not None
-        self.thought, self.content = split_thought(self._markers, text.text, is_whole)
+
+        thought, content = split_thought(self._markers, self.text.text, is_whole)
         if self._tools:
-            self.content, self.calls = read_calls(self.content, self._tools, is_whole)
+            content, self.calls = read_calls(content, self._tools, is_whole)
         if self.calls:
             self.finish_reason = "tool_calls"
+
         # A stop string may have ended the answer before the last of the tokens.
-        measured = zip(text.tokens[num_tokens:], progress.logprobs, strict=False)
-        logprobs = logprobs_to_json(text.tokenizer, before, measured)
-        self.logprobs += logprobs
-        choice = self._choice("delta", self.thought[num_sent[0] :], self.content[num_sent[1] :], logprobs)
+        measured = zip(self.text.tokens[num_tokens:], progress.logprobs, strict=False)
+        logprobs = logprobs_to_json(self.text.tokenizer, before, measured)
+
+        choice = self._choice("delta", thought[len(self.thought) :], content[len(self.content) :], logprobs)
         if not self._has_begun:
             # Clients join what deltas say, also the roles.
             choice["delta"] = _BEGINNING | choice["delta"]
             self._has_begun = True
+
+        self.thought = thought
+        self.content = content
+        self.logprobs += logprobs
         return choice
 
     def submit(self, engine: Engine) -> None:
         """Has the prompt decoded. Raises a [`RequestError`] if too many wait."""
-        loop, self._told = asyncio.get_running_loop(), asyncio.Queue[Progress]()
+        loop = asyncio.get_running_loop()
+        self._told = asyncio.Queue[Progress]()
 
         def put(progress: Progress) -> None:
             loop.call_soon_threadsafe(self._told.put_nowait, progress)
@@ -332,9 +384,12 @@ class Completion:
 
     async def end_with(self, request: Request) -> None:
         """Waits until the client has left, also while the prompt waits for a slot, and ends the answer."""
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        self._told.put_nowait(Progress([], nfe=0, error=RequestError("The client has left.", status=499)))
+        message = await request.receive()
+        while message["type"] != "http.disconnect":
+            message = await request.receive()
+
+        error = RequestError("The client has left.", status=499)
+        self._told.put_nowait(Progress([], nfe=0, error=error))
 
     async def events(self) -> AsyncIterator[str]:
         """Yields the server-sent events of a stream."""
@@ -342,6 +397,7 @@ class Completion:
         has_usage = self.body.stream_options.get("include_usage", False)
         # OpenAI's chunks have an empty usage if the last one has the usage.
         empty = {"usage": None} if has_usage else {}
+
         try:
             async for choice in self.choices():
                 yield f"data: {json.dumps(head | {'choices': [choice]} | empty)}\n\n"
@@ -370,7 +426,8 @@ class Completion:
 
     def usage(self) -> dict[str, Any]:
         """Returns OpenAI's token counts, the forward passes of the answer, and tokens per forward pass."""
-        num_prompt, num_tokens = len(self.prompt.input_ids), len(self.text.tokens)
+        num_prompt = len(self.prompt.input_ids)
+        num_tokens = len(self.text.tokens)
         return {
             "prompt_tokens": num_prompt,
             "completion_tokens": num_tokens,
@@ -396,6 +453,7 @@ class Api:
         # A page of another site that is open in a browser on this machine may send other types without asking.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError("The body must be JSON. Send the header `Content-Type: application/json`.", status=415)
+
         content = b""
         async for part in request.stream():
             content += part
@@ -403,12 +461,14 @@ class Api:
                 # uvicorn drops the rest: a client may send the whole body before it reads the error.
                 message = f"The body is longer than {_LARGEST} bytes. Send a shorter prompt."
                 raise RequestError(message, status=413)
+
         # In a thread, because a long text takes seconds, in which the event loop must answer other requests.
         completion = await asyncio.to_thread(self._read, content)
         completion.submit(self.engine)
         if completion.body.stream:
             headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
             return StreamingResponse(completion.events(), headers=headers, media_type="text/event-stream")
+
         watcher = asyncio.create_task(completion.end_with(request))
         async for _ in completion.choices():
             pass
@@ -422,6 +482,7 @@ class Api:
             raise RequestError(f"The body is not valid JSON: {error}") from error
         if not isinstance(given, dict):
             raise RequestError("The body must be a JSON object.")
+
         name = given.get("model") or next(iter(self.models))
         if not isinstance(name, str) or name not in self.models:
             served = ", ".join(f"`{known}`" for known in self.models)
@@ -433,14 +494,17 @@ class Api:
         """Answers `GET /v1/models`."""
         self._check(request)
         about = {"object": "model", "created": self.start, "owned_by": "hf-dparallel"}
-        data = [{"id": name, "max_model_len": longest_sequence(each.model)} for name, each in self.models.items()]
-        return JSONResponse({"object": "list", "data": [each | about for each in data]})
+        data = []
+        for name, served in self.models.items():
+            data.append({"id": name, "max_model_len": longest_sequence(served.model), **about})
+        return JSONResponse({"object": "list", "data": data})
 
     async def health(self, request: Request) -> Response:
         """Answers `GET /health`."""
         self._check(request, needs_key=False)
-        is_alive = self.engine.is_alive
-        return JSONResponse({"status": "ok" if is_alive else "closed"}, status_code=200 if is_alive else 503)
+        if self.engine.is_alive:
+            return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "closed"}, status_code=503)
 
     def _check(self, request: Request, needs_key: bool = True) -> None:
         """Raises a [`RequestError`] for a request of two lengths, to another host, or without the API key."""
@@ -448,6 +512,7 @@ class Api:
             # A proxy may read the other one, and what follows as a further request (RFC 9112, 6.1).
             message = "The request has both Content-Length and Transfer-Encoding. Send one of them."
             raise RequestError(message, headers={"Connection": "close"})
+
         host = request.headers.get("host", "localhost")
         if self.is_local and self.api_key is None and not _LOCAL_HOST.fullmatch(host):
             # A site whose name is made to mean this machine (DNS rebinding) is of the same origin for a browser.
@@ -456,9 +521,11 @@ class Api:
                 "`Host: localhost`, or start the server with an API key.",
                 status=403,
             )
+
+        if self.api_key is None or not needs_key:
+            return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        is_right = scheme.lower() == "bearer" and secrets.compare_digest(given.encode(), (self.api_key or "").encode())
-        if needs_key and self.api_key is not None and not is_right:
+        if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), self.api_key.encode()):
             raise RequestError(
                 "The API key is missing or wrong. Send the header `Authorization: Bearer KEY`.",
                 status=401,
@@ -493,8 +560,10 @@ def _as_request_error(error: Exception) -> RequestError:
         return RequestError("The client has left.", status=499)
     if isinstance(error, SchemaError):
         return RequestError(str(error))
+    if isinstance(error, FloatingPointError):
+        return RequestError(str(error), status=500)
     reason = f"The request failed with {type(error).__name__}. The server's log has the traceback."
-    return RequestError(str(error) if isinstance(error, FloatingPointError) else reason, status=500)
+    return RequestError(reason, status=500)
 
 
 async def _respond(request: Request, error: Exception) -> Response:
@@ -504,6 +573,11 @@ async def _respond(request: Request, error: Exception) -> Response:
 
 def _error_body(error: RequestError) -> dict[str, Any]:
     """Returns OpenAI's error object."""
-    kind = "server_error" if error.status >= 500 else "invalid_request_error"
-    kind = {401: "authentication_error", 429: "rate_limit_error"}.get(error.status, kind)
+    kind = "invalid_request_error"
+    if error.status >= 500:
+        kind = "server_error"
+    elif error.status == 401:
+        kind = "authentication_error"
+    elif error.status == 429:
+        kind = "rate_limit_error"
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
