@@ -4,6 +4,8 @@
 import copy
 import functools
 import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +27,7 @@ from transformers import (
 
 from hf_dparallel.exact.decoder import WindowDecoder
 from hf_dparallel.exact.gate import gate_adapters
+from hf_dparallel.exact.gated_pass import acting_at
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.hooks.base import DecodingHook
 from hf_dparallel.generation.hooks.standard import make_hooks
@@ -448,7 +451,8 @@ def test_nothing_is_proposed_after_a_rejection(monkeypatch):
 
 def test_a_gate_gives_what_the_offsets_of_peft_give():
     model, ids = make_model(), torch.randint(2, MASK, (2, 6))
-    with gate_adapters(model).on(torch.arange(6).expand(2, -1) > 3):
+    assert gate_adapters(model)
+    with acting_at(torch.arange(6).expand(2, -1) > 3):
         gated = model(ids).logits
     layers = [layer for layer in model.modules() if isinstance(layer, LoraLayer)]
     assert layers and not any("forward" in vars(layer) for layer in layers)
@@ -456,18 +460,48 @@ def test_a_gate_gives_what_the_offsets_of_peft_give():
         layer.register_forward_pre_hook(lambda *args: (args[1], {"alora_offsets": [2, 2]}), with_kwargs=True)
     torch.testing.assert_close(gated, model(ids).logits)
     model.disable_adapters()
-    assert gate_adapters(model) is None
+    assert not gate_adapters(model)
 
 
 def test_dropout_of_one_adapter_does_not_reach_another():
     model, ids = make_model().train(), torch.randint(2, MASK, (2, 6))
-    with gate_adapters(model).on(torch.ones_like(ids, dtype=torch.bool)):
+    gate_adapters(model)
+    with acting_at(torch.ones_like(ids, dtype=torch.bool)):
         expected = model(ids).logits
     # It changes nothing itself: half of its weights are 0 at first.
     model.add_adapter(LoraConfig(**LORA, lora_dropout=0.9), "before")
     model.set_adapter(["before", "default"])
-    with gate_adapters(model).on(torch.ones_like(ids, dtype=torch.bool)):
+    gate_adapters(model)
+    with acting_at(torch.ones_like(ids, dtype=torch.bool)):
         torch.testing.assert_close(model(ids).logits, expected)
+
+
+def test_threads_share_a_model():
+    model, prompts = make_model(), make_ragged(6, seed=13)
+    expected = [decode(model, [prompt])[0] for prompt in prompts]
+
+    def answer(number):
+        prompt = prompts[number % 6]
+        if number % 4 == 3:
+            # A pass of another thread, without a gate, stays one without.
+            return model(torch.tensor([prompt])).logits
+        return decode(model, [prompt])[0]
+
+    plain = make_model(adapter=False)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            found = list(pool.map(answer, range(24)))
+    finally:
+        sys.setswitchinterval(interval)
+    for number, out in enumerate(found):
+        if number % 4 == 3:
+            assert torch.equal(out, plain(torch.tensor([prompts[number % 6]])).logits)
+        else:
+            same = expected[number % 6]
+            assert torch.equal(out.sequences, same.sequences) and torch.equal(out.nfe, same.nfe)
+    assert torch.equal(decode(model, prompts[:1])[0].sequences, expected[0].sequences)
 
 
 def test_free_decoding_commits_what_masks_propose_in_fewer_passes():
@@ -512,7 +546,8 @@ class TestAdapter:
         ids = torch.tensor([make_ragged(1)[0]])
         with torch.no_grad():
             assert torch.equal(model(input_ids=ids).logits, plain(input_ids=ids).logits)
-            with gate_adapters(model).on(torch.ones_like(ids, dtype=torch.bool)):
+            gate_adapters(model)
+            with acting_at(torch.ones_like(ids, dtype=torch.bool)):
                 assert not torch.equal(model(input_ids=ids).logits, plain(input_ids=ids).logits)
             assert torch.equal(model(input_ids=ids).logits, plain(input_ids=ids).logits)
 

@@ -72,7 +72,7 @@ class CausalPastMixin(DiffusionGenerationMixin):
 
     def check_student(self, student: nn.Module) -> None:
         """Raises a `ValueError` unless an adapter on its masks is all that is trained of an autoregressive model."""
-        if self.is_autoregressive and gate_adapters(student) is None:
+        if self.is_autoregressive and not gate_adapters(student):
             raise ValueError(
                 f"{type(self).__name__} with a causal past keeps its weights: only an adapter on its masks is "
                 "trained. Pass `peft_config=LoraConfig(...)`, or `--use_peft`."

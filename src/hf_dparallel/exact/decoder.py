@@ -24,6 +24,7 @@ from ..generation.hooks.processing import ScoreProcessing
 from ..generation.layout import Layout
 from ..generation.plan import Pass, Planner, known_and_new
 from .gate import gate_adapters
+from .gated_pass import acting_at
 
 
 class WindowPlanner(Planner):
@@ -159,7 +160,8 @@ class WindowDecoder(Decoder):
         if config.exact:
             hooks = [CausalScores(hook, self._pick) if isinstance(hook, ScoreProcessing) else hook for hook in hooks]
         super().__init__(model, config, hooks, *args)
-        self.runner.gate = gate_adapters(model)
+        if gate_adapters(model):
+            self.runner.gate = acting_at
 
     def _make_canvas(self) -> WindowCanvas:
         config, model = self.config, self.model

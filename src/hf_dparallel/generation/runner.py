@@ -23,7 +23,7 @@ class Runner:
         self.canvas = canvas
         self.planner = planner
         self.hooks = hooks
-        # What adapters that act on masks are told.
+        # Tells adapters that act on masks where those of a pass are.
         self.gate: Any = None
         compile_config = canvas.config.compile_config
         self.forward = None if compile_config is None else model.get_compiled_call(compile_config)
@@ -79,7 +79,7 @@ class Runner:
             # Few shapes are compiled, and each is a CUDA graph.
             scored = pad(scored, (0, -scored.shape[1] % canvas.config.block_length))
             torch.compiler.cudagraph_mark_step_begin()
-        with self.gate.on(planned.of(canvas.is_mask())) if self.gate else nullcontext():
+        with self.gate(planned.of(canvas.is_mask())) if self.gate else nullcontext():
             logits = self.model.score(inputs, scored, forward=self.forward)
         if self.forward is None:
             return logits

@@ -13,7 +13,8 @@ from transformers.cache_utils import DynamicCache
 from hf_dparallel_rules.settings import SettingError
 
 from ..attention_masks import Visibility, block_causal, make_attention_mask
-from ..exact.gate import MaskGate, gate_adapters
+from ..exact.gate import gate_adapters
+from ..exact.gated_pass import acting_at
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .objective import IGNORE_INDEX, RowTerms, TokenTerms, mean_by_row
 
@@ -131,8 +132,8 @@ def score_windows(
         return torch.where(key < length, start < window_start[row, query], start == window_start[row, query])
 
     cache = DynamicCache(config=model.config)
-    gate = gate_adapters(model) or MaskGate([])
-    with torch.no_grad(), gate.on(None):
+    gate_adapters(model)
+    with torch.no_grad(), acting_at(None):
         forward(
             input_ids=past_ids,
             position_ids=positions,
@@ -141,7 +142,7 @@ def score_windows(
             logits_to_keep=1,
         )
 
-    with gate.on(torch.ones(1, 1, dtype=torch.bool, device=device)):
+    with acting_at(torch.ones(1, 1, dtype=torch.bool, device=device)):
         return forward(
             input_ids=inputs["input_ids"],
             position_ids=inputs["position_ids"],

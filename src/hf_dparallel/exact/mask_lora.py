@@ -1,0 +1,53 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""PEFT's activated LoRA with a mask in the place of its offsets. Imports PEFT."""
+
+from typing import Any
+
+import torch
+from peft.tuners.lora import LoraLayer
+from peft.tuners.lora.variants import ALoraLinearVariant
+from torch import nn
+from torch.nn.functional import linear
+
+from .gated_pass import PASS
+
+
+class MaskLoraVariant(ALoraLinearVariant):
+    """Acts at the masks of the pass that the thread runs ([`~gated_pass.acting_at`]), and outside of one as PEFT's own.
+
+    PEFT's own gathers the tokens that an adapter acts on, and waits for the device.
+    """
+
+    @staticmethod
+    def forward(
+        module: Any, active_adapter: str, x: torch.Tensor, result: torch.Tensor, **kwargs: Any
+    ) -> torch.Tensor:
+        """Returns `result`, what the base layer makes of `x`, with what the adapter adds at masks."""
+        if not PASS.is_gated:
+            return ALoraLinearVariant.forward(module, active_adapter, x, result, **kwargs)
+        if PASS.is_mask is None:
+            return result
+
+        # Without the overhead of calling modules.
+        lora_a = module.lora_A[active_adapter].weight
+        lora_b = module.lora_B[active_adapter].weight
+        own = module.lora_dropout[active_adapter](x.to(lora_a.dtype))
+        added = linear(linear(own, lora_a), lora_b).to(result.dtype)
+
+        # Converted once a pass.
+        PASS.is_mask = PASS.is_mask.to(result)
+        return torch.addcmul(result, added, PASS.is_mask, value=module.scaling[active_adapter])
+
+
+def prepare_layers(model: nn.Module) -> bool:
+    """Has the activated adapters of all layers act at masks, and returns whether an active one does."""
+    is_found = False
+    for layer in model.modules():
+        if not isinstance(layer, LoraLayer) or layer.disable_adapters:
+            continue
+        for name, variant in layer.lora_variant.items():
+            if type(variant) is ALoraLinearVariant:
+                # It has no state, so that another thread may do the same.
+                layer.lora_variant[name] = MaskLoraVariant()
+            is_found |= isinstance(variant, ALoraLinearVariant) and name in layer.active_adapters
+    return is_found
