@@ -261,6 +261,8 @@ _ROWS = (
         help="Sample only among tokens of at least this fraction of the likeliest one's probability."),
     Setting("repetition_penalty", "processing", float, default=1.0, minimum=0.01, maximum=100,
         help="Lowers the scores of tokens that the row already has, prompt included. 1 changes nothing."),
+    Setting("no_repeat_ngram_size", "processing", int, default=0,
+        help="For exact decoding: no sequence of this many tokens comes twice, prompt included. 0 changes nothing."),
     Setting("min_new_tokens", "processing", int, default=0,
         help="No answer ends before it has this many tokens."),
     Setting("suppress_tokens", "processing", list[int], default=[], noun="a list of token ids",

@@ -19,6 +19,7 @@ from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
     MinPLogitsWarper,
+    NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -291,6 +292,7 @@ class EvenAfterOdd(LogitsProcessor):
     ("settings", "warpers"),
     [
         ({"repetition_penalty": 1.5}, [RepetitionPenaltyLogitsProcessor(1.5)]),
+        ({"no_repeat_ngram_size": 2}, [NoRepeatNGramLogitsProcessor(2)]),
         ({"logits_processor": LogitsProcessorList([EvenAfterOdd()])}, [EvenAfterOdd()]),
         (
             {"suppress_tokens": [4, 5, 6]},

@@ -98,6 +98,13 @@ def _check_others(config: Any) -> None:
                 remedy=f"Set `{name}={SETTINGS[name].default!r}`.",
             )
 
+    if config.is_on("no_repeat_ngram_size") and not config.exact:
+        refuse(
+            config,
+            "no_repeat_ngram_size",
+            rule="asks for the tokens just before each one, which diffusion decides in any order",
+            remedy="Leave it out, or use `exact=True` with a model that has a causal past.",
+        )
     if config.stop_strings and config.is_infilling:
         refuse(
             config,

@@ -2,7 +2,9 @@
 """Processes the scores of a pass."""
 
 import torch
-from transformers import LogitsProcessorList, RepetitionPenaltyLogitsProcessor
+from transformers import LogitsProcessorList, NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor
+
+from hf_dparallel_rules.settings import settings_of
 
 from ..configuration import DiffusionGenerationConfig
 from .base import DecodingHook
@@ -18,13 +20,16 @@ class ScoreProcessing(DecodingHook):
     def __init__(self, config: DiffusionGenerationConfig, processors: LogitsProcessorList | None = None):
         self.config = config
         self.processors = LogitsProcessorList(processors or [])
+        if config.is_on("no_repeat_ngram_size"):
+            self.processors.insert(0, NoRepeatNGramLogitsProcessor(config.no_repeat_ngram_size))
         self.penalty: RepetitionPenaltyLogitsProcessor | None = None
         if config.is_on("repetition_penalty"):
             self.penalty = RepetitionPenaltyLogitsProcessor(config.repetition_penalty)
         self._banned = torch.tensor(config.suppress_tokens, dtype=torch.long)
 
     def __bool__(self) -> bool:
-        return bool(self.processors or self.penalty or len(self._banned) or self.config.min_new_tokens)
+        is_set = any(map(self.config.is_on, settings_of("processing")))
+        return bool(self.processors) or is_set
 
     def scores(self, columns: torch.LongTensor, masked: torch.BoolTensor, logits: torch.Tensor) -> torch.Tensor:
         config = self.config
