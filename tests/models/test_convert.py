@@ -134,17 +134,6 @@ def test_the_padding_token_is_never_the_mask_token(tmp_path):
     assert model.generation_config.mask_token_id == 65 != model.generation_config.pad_token_id
 
 
-def test_a_causal_past_needs_a_token_to_spare(tmp_path):
-    tokenizer = without_mask()
-    tokenizer.chat_template += "<mask>"
-    save(tmp_path / "full", tokenizer=tokenizer)
-    with refuses("attention", "no special token to spare"):
-        convert_to_diffusion(str(tmp_path / "full"), attention="causal_past")
-    save(tmp_path / "with unused rows", tokenizer=tokenizer, vocab_size=80)
-    model, tokenizer = convert_to_diffusion(str(tmp_path / "with unused rows"), attention="causal_past")
-    assert (tokenizer.mask_token_id, model.config.vocab_size) == (64, 80)
-
-
 def test_a_causal_past_needs_positions_that_masks_do_not_change(tmp_path):
     save(tmp_path, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
     with refuses("attention", "rope_type='dynamic'"):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 from transformers import LogitsProcessorList, PreTrainedModel
 
 from hf_dparallel_rules.certainty import TokenPrediction, measure_certainty
@@ -21,6 +22,7 @@ from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
 from ..generation.hooks.base import Change, DecodingHook
 from ..generation.hooks.processing import ScoreProcessing
+from ..generation.inputs import vocabulary_size
 from ..generation.layout import Layout
 from ..generation.plan import Pass, Planner, known_and_new
 from .gate import gate_adapters
@@ -128,17 +130,22 @@ class CausalScores(ScoreProcessing):
     """
 
     def __init__(self, processing: ScoreProcessing, pick: Callable[[int, int, torch.Tensor], torch.Tensor]):
-        super().__init__(processing.config, processing.processors)
+        super().__init__(processing.config)
         self.pick = pick
+        self.processors = processing.processors
+        # As in transformers, whose list ends with the caller's.
+        self.in_order = LogitsProcessorList([self.penalty] if self.penalty else [])
+        self.in_order += self.processors
 
     def _process(self, row: int, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
         canvas, scores = self.canvas, logits.float().clone()
         sequence = canvas.input_ids()[row, canvas.prompt_start(row) :]
-        processors = LogitsProcessorList([*([self.penalty] if self.penalty else []), *self.processors])
         first = canvas.open_edges(row)[0] - canvas.prompt_start(row)
         for place in range(canvas.status[row].num_open):
             length = first + place
-            scores[place] = processors(sequence[None, :length], scores[place : place + 1])[0]
+            # Processors know the vocabulary of the model, without a mask token after it.
+            of_words = scores[place : place + 1, : vocabulary_size(self.model)]
+            of_words.copy_(self.in_order(sequence[None, :length], of_words))
             token = int(self.pick(row, place, scores[place : place + 1]))
             if token != sequence[length] or (self.config.stop_at_eos and token in self.config.eos_token_ids):
                 break
@@ -180,7 +187,7 @@ class WindowDecoder(Decoder):
     def _run_pass(self) -> None:
         canvas = self.canvas
         columns, is_open = canvas.open_columns()
-        logits = self.runner.logits(columns)
+        logits = self._with_mask(self.runner.logits(columns))
         # Hooks may write more before the tokens of the pass are.
         self.planner.note()
         if self.config.exact:
@@ -198,6 +205,11 @@ class WindowDecoder(Decoder):
             for row, (generator, states) in self._states.items():
                 generator.set_state(states[min(num_accepted[row], canvas.status[row].length - num_decided[row])])
             self._states = {}
+
+    def _with_mask(self, logits: torch.Tensor) -> torch.Tensor:
+        """Returns scores with those of a mask token after the vocabulary, which has none."""
+        num_missing = self.config.mask_token_id + 1 - logits.shape[-1]
+        return pad(logits, (0, num_missing), value=-torch.inf) if num_missing > 0 else logits
 
     def _verify(
         self, columns: torch.LongTensor, is_open: torch.BoolTensor, logits: torch.Tensor
@@ -244,7 +256,7 @@ class WindowDecoder(Decoder):
             for row, (generator, status) in enumerate(zip(generators, self.canvas.status, strict=True)):
                 states = [generator.get_state()]
                 for place in range(status.num_open):
-                    noise = self._drawn[row, place]
+                    noise = self._drawn[row, place, : vocabulary_size(self.model)]
                     noise.exponential_(generator=generator if self.generators else None)
                     states.append(generator.get_state())
                 if generators.count(generator) == 1:

@@ -13,7 +13,7 @@ from .gated_pass import PASS
 
 
 class MaskLoraVariant(ALoraLinearVariant):
-    """Acts at the masks of the pass that the thread runs ([`~gated_pass.acting_at`]), and outside of one as PEFT's own.
+    """Acts at the masks of the pass that a thread runs ([`~gated_pass.acting_at`]), and elsewhere as PEFT's own.
 
     PEFT's own gathers the tokens that an adapter acts on, and waits for the device.
     """

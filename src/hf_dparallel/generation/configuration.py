@@ -230,6 +230,11 @@ def resolve(
     # A `PeftModel` hands methods on to its base model.
     check_virtual_tokens(getattr(model, "active_peft_config", None))
 
+    if kwargs.get("do_sample") and kwargs.get("temperature") is None:
+        # Those of recipes that do not sample by themselves, too.
+        temperatures = [getattr(config, "temperature", None) for config in (given, *model.recipes())]
+        kwargs["temperature"] = next(filter(None, temperatures), None)
+
     of_caller = _merged(kwargs, _layers(given))
     values = _merged(kwargs, _layers(given, *model.recipes()))
     config = _completed(values, model, tokenizer)

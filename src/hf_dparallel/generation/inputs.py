@@ -119,7 +119,9 @@ def _check_vocabulary(input_ids: torch.LongTensor, model: PreTrainedModel, confi
     used += [("pad_token_id", config.padding_token_id)]
     used += [("suppress_tokens", token_id) for token_id in config.suppress_tokens]
     for name, token_id in used:
-        if not 0 <= token_id < vocab_size:
+        # The mask token of a model with a causal past may be the one after its vocabulary: nobody writes it.
+        is_after = name == "mask_token_id" and token_id == vocab_size and model.attention == "causal_past"
+        if not 0 <= token_id < vocab_size and not is_after:
             raise SettingError(
                 name,
                 token_id,

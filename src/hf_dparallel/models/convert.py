@@ -6,11 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
-from transformers.utils import ADAPTER_CONFIG_NAME
+from tokenizers import AddedToken
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
 from hf_dparallel_rules.settings import SETTINGS, SettingError
 
+from ..exact.recipe import recipe_of_checkpoint
 from ..generation.configuration import DiffusionGenerationConfig, special_token_id
 from .a2d.modeling_a2d import FROM_CAUSAL
 from .base import MaskedDiffusionModel
@@ -21,6 +23,8 @@ from .family import PublishedConfigMixin
 _RESERVED = re.compile(r"reserved|unused|control_\d")
 # A2D's name. Behind the vocabulary of Qwen3 it has the published id, 151669.
 _MASK_TOKEN = "<|mask|>"
+# That of a causal past, by a name that no text has.
+_TOKEN_AFTER = "<|mask of hf-dparallel|>"
 
 
 def convert_to_diffusion(
@@ -35,9 +39,9 @@ def convert_to_diffusion(
     With `attention="causal_past"` nothing changes for decided tokens: the model answers as before, and mask tokens
     after the row, which an adapter learns to read, propose several tokens in a pass (docs/exact.md).
 
-    The mask token is the tokenizer's own; else a token that it has reserved (with a causal past also a special token
-    that neither texts nor the chat template have); else a new one. A new one takes an unused row of the embeddings, or
-    a new row, which begins as their mean. (With a causal past it does not: adapters fit the original checkpoint.)
+    The mask token is the tokenizer's own; else a token that it has reserved; else a new one, which takes an unused row
+    of the embeddings, or a new row, which begins as their mean. With a causal past it is always a new one, the number
+    after the vocabulary: the weights stay as they are, and no token of the model is taken.
 
     Args:
         name (`str`):
@@ -56,8 +60,9 @@ def convert_to_diffusion(
         `tuple` of the model and the tokenizer, both to be saved with `save_pretrained`.
 
     Raises:
-        ValueError: for another architecture, a sliding window, a diffusion model, or a causal past where masks
-            would change the tokens: without a row for them, or with positions that depend on the length.
+        ValueError: for another architecture, a sliding window, a diffusion model, or a causal past where answers
+            would change: with positions that depend on the length, or a setting of generation_config.json that chooses
+            tokens and that exact decoding lacks; or for special tokens without a row of the embeddings.
     """
     block_length = SETTINGS["block_length"].read(block_length)
     is_autoregressive = attention == "causal_past"
@@ -70,6 +75,42 @@ def convert_to_diffusion(
         )
     if is_autoregressive and block_length is None:
         block_length = 16
+
+    _check_name(name)
+    where = {"revision": kwargs.get("revision", "main"), "trust_remote_code": False}
+    config = AutoConfig.from_pretrained(name, **where)
+    original = _read_recipe(name, where)
+    _check_source(name, config)
+    _check_special_tokens(name, config.vocab_size, config)
+    # A teacher's recipe: blocks, and one token in each pass. The original's means nothing with other attention.
+    recipe = {"block_length": block_length or SETTINGS["block_length"].default}
+    if is_autoregressive:
+        _check_positions(config)
+        recipe |= recipe_of_checkpoint(original)
+
+    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **where)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    model_class = FROM_CAUSAL[type(config)]
+    own = {
+        "model_type": model_class.config_class.model_type,
+        "block_length": block_length,
+        "causal_past": is_autoregressive,
+        "shift_logits": is_autoregressive,
+        "mask_token_id": None,
+    }
+    config = model_class.config_class(**config.to_dict() | own)
+    model = model_class.from_pretrained(name, config=config, **{"dtype": "auto"} | kwargs)
+
+    add_token = _add_token_after_vocabulary if is_autoregressive else _add_mask_token
+    model.config.mask_token_id = add_token(tokenizer, model)
+    _check_special_tokens(name, model.config.vocab_size, original, tokenizer)
+    for each in ("mask_token_id", "eos_token_id", "pad_token_id"):
+        recipe[each] = special_token_id(each, model.generation_config, model.config, tokenizer)
+    model.generation_config = DiffusionGenerationConfig(**recipe)
+    return model, tokenizer
+
+
+def _check_name(name: Any) -> None:
     if not isinstance(name, str | os.PathLike):
         raise SettingError(
             "name", type(name).__name__, rule="is no folder and no name on the Hub", remedy="Save the model first."
@@ -78,32 +119,6 @@ def convert_to_diffusion(
         raise SettingError(
             "name", str(name), rule="is an adapter", remedy="Convert its base model, or save the merged model first."
         )
-    where = {"revision": kwargs.get("revision", "main"), "trust_remote_code": False}
-    config = AutoConfig.from_pretrained(name, **where)
-    _check_source(name, config)
-    rope = config.rope_parameters["rope_type"]
-    if is_autoregressive and rope in ("dynamic", "longrope"):
-        raise SettingError(
-            "attention",
-            attention,
-            rule=f"does not go with rope_type={rope!r}, whose frequencies change with the length",
-            remedy="Use a model without it.",
-        )
-    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **where)
-    model_class = FROM_CAUSAL[type(config)]
-    config_class = model_class.config_class
-    own = {"model_type": config_class.model_type, "block_length": block_length, "mask_token_id": None}
-    own |= dict.fromkeys(("causal_past", "shift_logits"), is_autoregressive)
-    config = config_class(**config.to_dict() | own)
-    model = model_class.from_pretrained(name, config=config, **{"dtype": "auto"} | kwargs)
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    model.config.mask_token_id = _add_mask_token(tokenizer, model)
-    names = ("mask_token_id", "eos_token_id", "pad_token_id")
-    tokens = {each: special_token_id(each, model.generation_config, model.config, tokenizer) for each in names}
-    # A teacher's recipe: blocks, and one token in each pass. The original's sampling means nothing here.
-    length = block_length or SETTINGS["block_length"].default
-    model.generation_config = DiffusionGenerationConfig(block_length=length, **tokens)
-    return model, tokenizer
 
 
 def _check_source(name: str, config: PreTrainedConfig) -> None:
@@ -132,27 +147,69 @@ def _check_source(name: str, config: PreTrainedConfig) -> None:
         )
 
 
+def _check_positions(config: PreTrainedConfig) -> None:
+    rope = config.rope_parameters["rope_type"]
+    if rope in ("dynamic", "longrope"):
+        raise SettingError(
+            "attention",
+            "causal_past",
+            rule=f"does not go with rope_type={rope!r}, whose frequencies change with the length",
+            remedy="Use a model without it.",
+        )
+
+
+def _read_recipe(name: str, where: dict[str, Any]) -> GenerationConfig:
+    """Returns how transformers would decode a checkpoint."""
+    try:
+        return GenerationConfig.from_pretrained(name, **where)
+    except OSError:
+        # Older checkpoints have these settings there.
+        return GenerationConfig.from_pretrained(name, config_file_name=CONFIG_NAME, **where)
+
+
 def _add_mask_token(tokenizer: PreTrainedTokenizerBase, model: MaskedDiffusionModel) -> int:
     """Adds a mask token to tokenizer and model where they lack it, and returns its id."""
     if tokenizer.mask_token in (None, tokenizer.pad_token):
-        reserved = [str(token) for _, token in sorted(tokenizer.added_tokens_decoder.items())]
-        free = [token for token in reserved if _RESERVED.search(token) and token != tokenizer.pad_token]
-        if not free and model.is_autoregressive:
-            # Without a new row of the embeddings, so that an adapter fits the original checkpoint.
-            used = {tokenizer.pad_token, tokenizer.eos_token, tokenizer.bos_token}
-            free = [token for token in reserved if token not in used and token not in str(tokenizer.chat_template)][
-                -1:
-            ]
-        unused = free[0] if free else _MASK_TOKEN
-        tokenizer.add_special_tokens({"mask_token": unused})
+        added = [str(token) for _, token in sorted(tokenizer.added_tokens_decoder.items())]
+        reserved = [token for token in added if _RESERVED.search(token) and token != tokenizer.pad_token]
+        tokenizer.add_special_tokens({"mask_token": reserved[0] if reserved else _MASK_TOKEN})
     if tokenizer.mask_token_id >= model.config.vocab_size:
-        if model.is_autoregressive:
-            raise SettingError(
-                "attention",
-                "causal_past",
-                rule=f"needs a mask token, and the tokenizer of {model.name_or_path!r} has no special token to spare",
-                remedy="Add one to tokenizer and model (`add_special_tokens`, `resize_token_embeddings`), and save "
-                "both.",
-            )
         model.resize_token_embeddings(tokenizer.mask_token_id + 1)
     return tokenizer.mask_token_id
+
+
+def _add_token_after_vocabulary(tokenizer: PreTrainedTokenizerBase, model: MaskedDiffusionModel) -> int:
+    """Gives the tokenizer of an autoregressive model a mask token after the vocabulary, and returns its id.
+
+    No token of the model would do, not even a reserved one or an unused row: the model can write each, and is never
+    asked to write masks. The new one needs no row of the embeddings ([`~backbones.DiffusionBackbone`]), so that
+    adapters fit the original checkpoint. Rows that no token has get names, because tokenizers count on.
+    """
+    num_rows = model.config.vocab_size
+    ids = {token_id for token, token_id in tokenizer.get_vocab().items() if token != _TOKEN_AFTER}
+    unnamed = [f"<|unused_{row}|>" for row in range(max(ids) + 1, num_rows)]
+    tokenizer.add_tokens([AddedToken(name, special=True, normalized=False) for name in unnamed])
+    tokenizer.add_special_tokens({"mask_token": _TOKEN_AFTER})
+    if tokenizer.mask_token_id != num_rows:
+        raise SettingError(
+            "attention",
+            "causal_past",
+            rule=f"needs a row for each token, and {model.name_or_path!r} has {num_rows} rows for {len(ids)} tokens",
+            remedy="Call `resize_token_embeddings(len(tokenizer))` of the original, and save both.",
+        )
+    return num_rows
+
+
+def _check_special_tokens(name: str, num_rows: int, *sources: Any) -> None:
+    """Raises a [`SettingError`] for a special token that has no row of the embeddings."""
+    for source in sources:
+        for kind in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            token_id = getattr(source, kind, None)
+            largest = max(token_id) if isinstance(token_id, list) else token_id
+            if largest is not None and largest >= num_rows:
+                raise SettingError(
+                    kind,
+                    token_id,
+                    rule=f"is beyond the {num_rows} rows of the embeddings of {name!r}",
+                    remedy="Correct it there, or call `resize_token_embeddings` of the original and save both.",
+                )

@@ -38,6 +38,11 @@ class A2DConfigMixin(PublishedConfigMixin):
     causal_past: bool = False
     mask_token_id: int | None = None
 
+    def validate_token_ids(self):
+        """Checks them as transformers does, but for a mask token after the vocabulary (with a causal past)."""
+        if not self.causal_past:
+            super().validate_token_ids()
+
     @property
     def attention(self) -> str:  # type: ignore[override]
         if self.causal_past:

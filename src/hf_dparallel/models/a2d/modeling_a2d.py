@@ -17,6 +17,8 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2PreTrainedModel
 from transformers.models.qwen3.modeling_qwen3 import Qwen3PreTrainedModel
 
 from ...exact.causal_past import CausalPastMixin
+from ...exact.recipe import recipe_of_checkpoint
+from ...generation.configuration import DiffusionGenerationConfig
 from ..adapters import read_summary
 from ..backbones import DiffusionBackbone, Qwen2Backbone, Qwen3Backbone
 from ..base import MaskedDiffusionModel
@@ -38,6 +40,7 @@ class A2DForMaskedDiffusion(CausalPastMixin, MaskedDiffusionModel):
         Raises a `ValueError` for an autoregressive model: files of its type are of a diffusion model if a student or a
         keyword such as `shift_logits` says so.
         """
+        said: dict[str, Any] = {}
         if config is not None and not isinstance(config, cls.config_class):
             said = _loaded_with(adapter_kwargs or {})
             for key in cls.config_class.given_at_load:
@@ -53,6 +56,9 @@ class A2DForMaskedDiffusion(CausalPastMixin, MaskedDiffusionModel):
             config = cls.config_class(**config.to_dict() | {"model_type": cls.config_class.model_type} | said)
 
         model = super().from_pretrained(name, *args, config=config, adapter_kwargs=adapter_kwargs, **kwargs)
+        if said and model.is_autoregressive:
+            recipe = model.generation_config.settings() | recipe_of_checkpoint(model.generation_config)
+            model.generation_config = DiffusionGenerationConfig(**recipe)
         if "bd3lm" in model.name_or_path and model.config.block_length is None:
             raise ValueError(
                 f"`block_length` must be given for {model.name_or_path!r}, which was trained block-causal: its "
