@@ -38,6 +38,8 @@ from hf_dparallel.models.a2d.modeling_a2d import (
     A2DQwen3ForMaskedDiffusion,
     A2DQwen3MoeForMaskedDiffusion,
 )
+from hf_dparallel.training.block_collator import default_collator
+from hf_dparallel.training.config import CertaintyForcingConfig
 from hf_dparallel.training.student import prepare_student
 from hf_dparallel.training.window_collator import WindowCollator
 
@@ -596,6 +598,11 @@ class TestAdapter:
             {"modules_to_save": ["lm_head"]},
             {"trainable_token_indices": {"embed_tokens": [MASK, 5]}},
             {"target_modules": ["q_proj", "lm_head"]},
+            {"target_modules": ["q_proj", "embed_tokens"]},
+            {"target_modules": ".*"},
+            {"target_parameters": ["model.layers.0.mlp.up_proj.weight"]},
+            {"use_dora": True},
+            {"layer_replication": [(0, 2), (1, 2)]},
         ],
     )
     def test_what_would_change_the_answers_is_refused_in_training(self, setting):
@@ -603,6 +610,18 @@ class TestAdapter:
             prepare_student(make_model(adapter=False), peft_config=LoraConfig(**setting))
         kept = LoraConfig(trainable_token_indices={"embed_tokens": [MASK]})
         assert prepare_student(make_model(adapter=False), peft_config=kept)
+        # One after the vocabulary has no row.
+        model = make_model(adapter=False)
+        model.config.mask_token_id = VOCABULARY
+        after = LoraConfig(trainable_token_indices={"embed_tokens": [VOCABULARY]})
+        with pytest.raises(ValueError, match="`trainable_token_indices="):
+            prepare_student(model, peft_config=after)
+
+    def test_several_gpus_in_one_process_are_refused(self):
+        args = CertaintyForcingConfig(use_cpu=True)
+        args._n_gpu = 2
+        with refuses("n_gpu", "accelerate launch"):
+            default_collator(args, make_model(), make_tokenizer())
 
     def test_merging_is_refused_by_name(self):
         with pytest.raises(ValueError, match="acts on masks only"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 
 from ..generation.compatibility import refuse_revisions
 from ..generation.configuration import DiffusionGenerationConfig
@@ -16,6 +17,21 @@ from ..generation.hooks.base import DecodingHook
 from ..generation.mixin import DiffusionGenerationMixin
 from .decoder import WindowDecoder
 from .gate import gate_adapters
+
+
+# Settings of a LoRA for modules that see all tokens, or for another kind than the activated one.
+_NOT_GATED = (
+    "modules_to_save",
+    "target_parameters",
+    "layer_replication",
+    "use_dora",
+    "use_qalora",
+    "use_bdlora",
+    "velora_config",
+    "monteclora_config",
+    "arrow_config",
+    "kasa_config",
+)
 
 
 class CausalPastMixin(DiffusionGenerationMixin):
@@ -55,19 +71,18 @@ class CausalPastMixin(DiffusionGenerationMixin):
         if not self.is_autoregressive:
             return super().prepare_adapter(peft_config)  # type: ignore[misc]
 
-        if not hasattr(peft_config, "alora_invocation_tokens") or peft_config.use_dora:
+        if not hasattr(peft_config, "alora_invocation_tokens"):
             raise ValueError(
-                f"`peft_config` must be a plain `LoraConfig` for a model with a causal past, whose adapter acts on "
-                f"masks only, got a {type(peft_config).__name__}."
+                "`peft_config` must be a `LoraConfig` for a model with a causal past, whose adapter acts on masks "
+                f"only, got a {type(peft_config).__name__}."
             )
-        mask_token_id = self.config.mask_token_id
-        for name in _changing_answers(peft_config, mask_token_id):
+        for name in _acting_elsewhere(peft_config, self.config):
             raise ValueError(
-                f"`{name}={getattr(peft_config, name)!r}` of `peft_config` would change what a model with a causal "
-                "past computes for tokens that are no masks. Leave it out."
+                f"`{name}={getattr(peft_config, name)!r}` of `peft_config` does not go with a causal past, where an "
+                "adapter acts on masks and the answers of its base stay. Leave it out."
             )
         peft_config = copy.deepcopy(peft_config)
-        peft_config.alora_invocation_tokens = [mask_token_id]
+        peft_config.alora_invocation_tokens = [self.config.mask_token_id]
         return peft_config
 
     def check_student(self, student: nn.Module) -> None:
@@ -79,21 +94,22 @@ class CausalPastMixin(DiffusionGenerationMixin):
             )
 
 
-def _changing_answers(peft_config: Any, mask_token_id: int) -> list[str]:
-    """Returns the settings by which an adapter on masks would change the answers that it speeds up."""
-    found = []
-    if peft_config.modules_to_save:
-        found.append("modules_to_save")
+def _acting_elsewhere(peft_config: Any, config: PreTrainedConfig) -> list[str]:
+    """Returns the settings by which a LoRA would act on other tokens than masks, or be none that can be gated."""
+    found = [name for name in _NOT_GATED if getattr(peft_config, name, None)]
 
     tokens = peft_config.trainable_token_indices or []
     if isinstance(tokens, dict):
         tokens = sum(tokens.values(), [])
-    if not set(tokens) <= {mask_token_id}:
+    # A mask token after the vocabulary has no embedding of its own to train.
+    trainable = {config.mask_token_id} - {config.vocab_size}
+    if not set(tokens) <= trainable:
         found.append("trainable_token_indices")
 
     targets = peft_config.target_modules or []
     if isinstance(targets, str):
         targets = [targets]
-    if any(re.fullmatch(target, "lm_head") for target in targets):
+    others = ("lm_head", "embed_tokens", "model.embed_tokens")
+    if any(re.fullmatch(target, other) for target in targets for other in others):
         found.append("target_modules")
     return found

@@ -30,9 +30,9 @@ class MaskLoraVariant(ALoraLinearVariant):
 
         # Without the overhead of calling modules.
         lora_a = module.lora_A[active_adapter].weight
-        lora_b = module.lora_B[active_adapter].weight
+        lora_b = module.lora_B[active_adapter]
         own = module.lora_dropout[active_adapter](x.to(lora_a.dtype))
-        added = linear(linear(own, lora_a), lora_b).to(result.dtype)
+        added = linear(linear(own, lora_a), lora_b.weight, lora_b.bias).to(result.dtype)
 
         # Converted once a pass.
         PASS.is_mask = PASS.is_mask.to(result)

@@ -57,7 +57,7 @@ class DiffusionBackbone:
         if inputs_embeds is None:
             if getattr(self.config, "mask_token_id", None) == self.config.vocab_size:
                 # A mask token after the vocabulary has the embedding of the last token.
-                input_ids = input_ids.clamp(max=self.config.vocab_size - 1)
+                input_ids = input_ids.clamp(max=self.config.vocab_size - 1)  # type: ignore[union-attr]
             inputs_embeds = self.embed_tokens(input_ids)  # type: ignore[attr-defined]
 
         if isinstance(attention_mask, dict):

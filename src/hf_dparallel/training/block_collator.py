@@ -227,6 +227,13 @@ def default_collator(
             "model. To teach it another one, set `model.config.block_length` first."
         )
     if base.is_autoregressive:
+        if args.n_gpu > 1:
+            raise SettingError(
+                "n_gpu",
+                args.n_gpu,
+                rule="is more than one GPU in one process, whose threads do not know where the masks are",
+                remedy="Start a process for each with `accelerate launch`, or show one with CUDA_VISIBLE_DEVICES.",
+            )
         return WindowCollator(**settings)
 
     if not base.is_native:

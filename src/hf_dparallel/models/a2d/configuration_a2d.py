@@ -41,7 +41,7 @@ class A2DConfigMixin(PublishedConfigMixin):
     def validate_token_ids(self):
         """Checks them as transformers does, but for a mask token after the vocabulary (with a causal past)."""
         if not self.causal_past:
-            super().validate_token_ids()
+            super().validate_token_ids()  # type: ignore[misc]
 
     @property
     def attention(self) -> str:  # type: ignore[override]
