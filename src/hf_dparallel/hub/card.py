@@ -48,22 +48,26 @@ def make_card(
     Raises:
         ValueError: if a file is no JSON, or the report has no figures.
     """
-    adapter, summary = (
-        read_json(path) if path.is_file() else {}
-        for path in (Path(folder, ADAPTER_CONFIG_NAME), Path(folder, SUMMARY_NAME))
-    )
+    adapter = read_if_saved(Path(folder, ADAPTER_CONFIG_NAME))
+    summary = read_if_saved(Path(folder, SUMMARY_NAME))
     settings = {name: adapter[name] for name in _ADAPTER_SETTINGS if adapter.get(name)} | summary.get("settings", {})
     lines = [(f"`{name}`", value) for name, value in settings.items()]
+
     own_tags = [tags] if isinstance(tags, str) else tags or []
+    relation = "adapter" if adapter else "finetune"
     data = ModelCardData(
         base_model=base_model,
-        base_model_relation=("adapter" if adapter else "finetune") if base_model else None,
+        base_model_relation=base_model and relation,
         library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation",
         tags=list(dict.fromkeys([*TAGS, *own_tags])),
         license=license,
-        datasets=[dataset_name] if dataset_name else None,
+        datasets=dataset_name and [dataset_name],
     )
+
+    tokenizer = base_model or repo_id
+    if Path(folder, "tokenizer_config.json").is_file():
+        tokenizer = repo_id
     return ModelCard.from_template(
         data,
         template_path=str(_TEMPLATE),
@@ -73,15 +77,20 @@ def make_card(
         chat={name: repr(value) for name, value in (recipe.chat_template_kwargs or {}).items()},
         is_native=summary.get("is_native", True),
         shift_logits=bool(summary.get("shift_logits")),
-        tokenizer=repo_id if Path(folder, "tokenizer_config.json").is_file() else base_model or repo_id,
+        tokenizer=tokenizer,
         mask_token_id=recipe.mask_token_id,
         recipe=json.dumps(recipe.settings(), indent=2, ensure_ascii=False),
-        results=_results(report) if report else None,
+        results=report and _results(report),
         num_sequences=summary.get("num_sequences"),
         settings=markdown_table(["Setting", "Value"], lines, 2) if lines else "",
         metrics=summary.get("metrics", {}),
         plain=escape_markdown,
     )
+
+
+def read_if_saved(path: Path) -> dict[str, Any]:
+    """Returns the object in a JSON file, an empty one if there is no such file."""
+    return read_json(path) if path.is_file() else {}
 
 
 def is_draft(card: Path) -> bool:

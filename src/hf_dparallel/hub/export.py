@@ -18,7 +18,7 @@ from ..generation.adapters import has_adapter
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of, resolve
 from ..generation.inputs import vocabulary_size
 from ..reports import check_is_new, read_json, write_json
-from .card import SUMMARY_NAME
+from .card import SUMMARY_NAME, read_if_saved
 
 
 logger = logging.get_logger(__name__)
@@ -75,15 +75,23 @@ def export_for_engine(
     base_model = base_model or _base_of(model, Path(student))
     own = cached_file(student, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False)
     tokenizer = AutoTokenizer.from_pretrained(student if own else base_model)
-    if len(tokenizer) > (vocab_size := vocabulary_size(model)):
-        sizes = f"{len(tokenizer)} tokens, and the model {vocab_size}"
-        raise ValueError(f"The tokenizer has {sizes}. Pass the model that it was made for.")
+
+    vocab_size = vocabulary_size(model)
+    if len(tokenizer) > vocab_size:
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer)} tokens, and the model {vocab_size}. Pass the model that it was made "
+            "for."
+        )
     if getattr(model, "hf_quantizer", None) is not None:
         raise ValueError("The student is quantized. Merge the adapter into the base model in its own dtype.")
-    recipe = recipe_of(model).updated(**(generation_config.settings() if generation_config else {}))
+
+    recipe = recipe_of(model)
+    if generation_config is not None:
+        recipe = recipe.updated(**generation_config.settings())
     published, code = _published(base_model)
     settings = _settings_of(engine, resolve(model, recipe, tokenizer), model)
     published["architectures"] = [model.config.served_as[engine]]
+
     if "auto_map" not in published:
         logger.warning(
             f"{base_model!r} has no code of its own (no `auto_map` in its config.json), by which {engine} knows the "
@@ -91,30 +99,38 @@ def export_for_engine(
         )
     if tokenizer.chat_template is None:
         logger.warning(f"`{student}` has no chat template. Serve it with plain prompts only.")
+
     if has_adapter(model):
         model.merge_and_unload()
         # Engines do not read the weights of a head that is tied.
-        weights = [layer.weight for layer in (model.get_input_embeddings(), model.get_output_embeddings())]
-        model.config.tie_word_embeddings &= weights[0] is weights[1]
+        is_tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
+        model.config.tie_word_embeddings &= is_tied
     model.generation_config = recipe
     model.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
     for path in filter(Path.is_file, [*code, Path(student, SUMMARY_NAME)]):
         shutil.copyfile(path, output_dir / path.name)
     write_json(read_json(output_dir / CONFIG_NAME) | published, output_dir / CONFIG_NAME)
+    return _write_launch(output_dir, engine, settings)
+
+
+def _write_launch(output_dir: Path, engine: str, settings: dict[str, Any]) -> str:
+    """Writes the settings of an engine, and the line that starts it in its folder. Returns the line for any folder."""
     if engine == "sglang":
         (output_dir / YAML_NAME).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+    command = COMMANDS[engine]
     algorithm = "JointThreshold" if "edit_threshold" in settings else "LowConfidence"
-    line = COMMANDS[engine].format(folder="{folder}", algorithm=algorithm, **settings)
-    (output_dir / LAUNCH_NAME).write_text(line.replace("{folder}", ".") + "\n", encoding="utf-8")
-    return line.replace("{folder}", shlex.quote(str(output_dir)))
+    line = command.format(folder=".", algorithm=algorithm, **settings)
+    (output_dir / LAUNCH_NAME).write_text(f"{line}\n", encoding="utf-8")
+    return command.format(folder=shlex.quote(str(output_dir)), algorithm=algorithm, **settings)
 
 
 def _base_of(model: PreTrainedModel, student: Path) -> str:
     """Returns the base model that an adapter or a saved model names, or the model itself."""
     if has_adapter(model):
         return model.peft_config[model.active_adapters()[0]].base_model_name_or_path
-    summary = read_json(student / SUMMARY_NAME) if (student / SUMMARY_NAME).is_file() else {}
+    summary = read_if_saved(student / SUMMARY_NAME)
     return summary.get("base_model") or str(student)
 
 
@@ -123,8 +139,11 @@ def _published(base_model: str) -> tuple[dict[str, Any], list[Path]]:
     folder = Path(base_model)
     if not folder.is_dir():
         folder = Path(snapshot_download(base_model, allow_patterns=[CONFIG_NAME, "*.py"]))
+
     auto_map = read_json(folder / CONFIG_NAME).get("auto_map")
-    return ({"auto_map": auto_map}, sorted(folder.glob("*.py"))) if auto_map else ({}, [])
+    if not auto_map:
+        return {}, []
+    return {"auto_map": auto_map}, sorted(folder.glob("*.py"))
 
 
 def _settings_of(engine: str, config: DiffusionGenerationConfig, model: PreTrainedModel) -> dict[str, Any]:
@@ -133,6 +152,7 @@ def _settings_of(engine: str, config: DiffusionGenerationConfig, model: PreTrain
         raise SettingError(
             "engine", engine, rule=f"does not support {type(model).__name__}", remedy="Use `hf-dparallel serve`."
         )
+
     published_id = type(model.config).mask_token_id
     if config.mask_token_id != published_id:
         raise SettingError(
@@ -141,6 +161,7 @@ def _settings_of(engine: str, config: DiffusionGenerationConfig, model: PreTrain
             rule=f"must be {published_id}, with which {engine} masks, whatever the checkpoint has",
             remedy="Use `hf-dparallel serve`.",
         )
+
     if config.confidence_threshold is None:
         raise SettingError(
             "confidence_threshold",
@@ -148,7 +169,10 @@ def _settings_of(engine: str, config: DiffusionGenerationConfig, model: PreTrain
             rule=f"must be set: {engine} decides by it",
             remedy="Find one with `hf-dparallel calibrate --sweep confidence_threshold=0.5,0.7,0.8,0.9,0.95`.",
         )
-    names = _DECIDING | (_EDITING if engine == "sglang" and config.is_on("editing_threshold") else {})
+
+    names = dict(_DECIDING)
+    if engine == "sglang" and config.is_on("editing_threshold"):
+        names |= _EDITING
     for name, value in config.non_defaults().items():
         if name not in (*names.values(), *_OF_REQUESTS):
             raise SettingError(

@@ -13,8 +13,7 @@ from transformers.utils import ADAPTER_CONFIG_NAME, GENERATION_CONFIG_NAME
 
 from .._version import __version__
 from ..generation.configuration import DiffusionGenerationConfig
-from ..reports import read_json
-from .card import SUMMARY_NAME, is_draft, make_card
+from .card import SUMMARY_NAME, is_draft, make_card, read_if_saved
 
 
 CARD_NAME = "README.md"
@@ -66,14 +65,17 @@ def push_model_to_hub(
     api = HfApi(token=token)
     if "/" not in repo_id:
         repo_id = f"{api.whoami()['name']}/{repo_id}"
+
     files = files_to_push(folder, repo_id, **about)
     api.create_repo(repo_id, private=private, exist_ok=True)
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
-    held = {Path(name) for name in api.list_repo_files(repo_id, revision=revision)}
-    stale = sorted(str(path) for path in held if path.parent == Path() and any(map(path.match, _WEIGHTS)))
+
     changes: list[Any] = [CommitOperationAdd(name, content) for name, content in files.items()]
-    changes += [CommitOperationDelete(name) for name in stale if name not in files]
+    for name in sorted(api.list_repo_files(repo_id, revision=revision)):
+        is_weight = "/" not in name and any(map(Path(name).match, _WEIGHTS))
+        if is_weight and name not in files:
+            changes.append(CommitOperationDelete(name))
     return api.create_commit(repo_id, changes, commit_message="Upload with hf-dparallel", revision=revision)
 
 
@@ -94,11 +96,18 @@ def files_to_push(folder: str | os.PathLike, repo_id: str, **about: Any) -> dict
             f"`{folder}` holds no weights in safetensors. Give the folder of `trainer.save_model()` or "
             "`save_pretrained`."
         )
-    weights = _ADAPTER if (folder / ADAPTER_CONFIG_NAME).is_file() else ("config.json", *_WEIGHTS)
-    exported = _EXPORTED if (folder / "launch.sh").is_file() else ()
-    found = {path for name in (*weights, *_PUBLIC, *exported) for path in folder.glob(name) if path.is_file()}
-    files: dict[str, Content] = {path.relative_to(folder).as_posix(): path for path in sorted(found)}
-    return files | made_files(folder, repo_id, **about)
+
+    names = [*_PUBLIC, "config.json", *_WEIGHTS]
+    if (folder / ADAPTER_CONFIG_NAME).is_file():
+        names = [*_PUBLIC, *_ADAPTER]
+    if (folder / "launch.sh").is_file():
+        names += _EXPORTED
+
+    files: dict[str, Content] = {}
+    for name in names:
+        for path in filter(Path.is_file, folder.glob(name)):
+            files[path.relative_to(folder).as_posix()] = path
+    return dict(sorted(files.items())) | made_files(folder, repo_id, **about)
 
 
 def made_files(
@@ -115,25 +124,29 @@ def made_files(
     configuration with the name of the base model.
     """
     folder = Path(folder)
-    is_saved = (folder / GENERATION_CONFIG_NAME).is_file()
-    recipe = DiffusionGenerationConfig.from_pretrained(folder) if is_saved else DiffusionGenerationConfig()
-    recipe = recipe.updated(**(generation_config.settings() if generation_config else {}))
+    recipe = DiffusionGenerationConfig()
+    if (folder / GENERATION_CONFIG_NAME).is_file():
+        recipe = DiffusionGenerationConfig.from_pretrained(folder)
+    if generation_config is not None:
+        recipe = recipe.updated(**generation_config.settings())
     if not recipe.settings():
         raise ValueError(
             f"`{folder}` has no recipe ({GENERATION_CONFIG_NAME}), and would decode one token in each pass. Choose a "
             "rule: `generation_config=DiffusionGenerationConfig(entropy_threshold=0.5)` (`--entropy_threshold 0.5`)."
         )
-    summary = read_json(folder / SUMMARY_NAME) if (folder / SUMMARY_NAME).is_file() else {}
+
+    shift_logits = bool(read_if_saved(folder / SUMMARY_NAME).get("shift_logits"))
     code = _CUSTOM_GENERATE.read_text(encoding="utf-8")
     code = code.replace("RECIPE: dict = {}", f"RECIPE: dict = {json.loads(recipe.to_json_string())!r}")
-    code = code.replace("SHIFT_LOGITS: bool = False", f"SHIFT_LOGITS: bool = {bool(summary.get('shift_logits'))}")
+    code = code.replace("SHIFT_LOGITS: bool = False", f"SHIFT_LOGITS: bool = {shift_logits}")
     made = {
         GENERATION_CONFIG_NAME: recipe.to_json_string(),
         "custom_generate/generate.py": code,
         "custom_generate/requirements.txt": f"hf-dparallel>={__version__}\n",
     }
-    if (folder / ADAPTER_CONFIG_NAME).is_file():
-        adapter = read_json(folder / ADAPTER_CONFIG_NAME)
+
+    adapter = read_if_saved(folder / ADAPTER_CONFIG_NAME)
+    if adapter:
         base_model = check_base_model(base_model or adapter.get("base_model_name_or_path"))
         made[ADAPTER_CONFIG_NAME] = json.dumps({**adapter, "base_model_name_or_path": base_model}, indent=2)
     if not (folder / CARD_NAME).is_file() or is_draft(folder / CARD_NAME):
