@@ -9,6 +9,7 @@ import datasets
 import pytest
 import torch
 import yaml
+from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import AutoModelForMaskedLM
 
 import hf_dparallel
@@ -26,6 +27,7 @@ from ..helpers import (
     make_tokenizer,
     read_json,
     read_jsonl,
+    save_two_students,
     write_jsonl,
 )
 from .helpers import DECODING, answer, last_line
@@ -187,6 +189,45 @@ def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, quest
     code, _, err = hf("calibrate", *flags, "--sweep", "entropy_threshold=3", "--output_dir", "none")
     assert code == 1 and not list(Path("none").iterdir())
     assert "No setting was confirmed, on 4 prompts, to lose at most 90 points" in last_line(err)
+
+
+def test_a_calibration_keeps_the_accuracy_of_the_teacher(hf, tmp_path, questions, monkeypatch):
+    """Not that of the student at one token per pass, which may have lost most of it."""
+    save_two_students(tmp_path)
+    rates = {"teacher": 1.0, "student": 0.25, "student, entropy_threshold 3.0": 1.0}
+    decoded = []
+
+    def evaluate_answers(answerer, dataset, reward, description):
+        layer = next(module for module in answerer.model.modules() if isinstance(module, BaseTunerLayer))
+        who = "teacher" if layer.disable_adapters else "student"
+        decoded.append((who, answerer.config.denoising_steps))
+        number = round(len(dataset) * rates.get(f"{who}, {description.partition(', ')[2]}", rates[who]))
+        is_correct = [row < number for row in range(len(dataset))]
+        return Evaluation(is_correct, [DecodingCost(4, 8, 8)] * len(dataset), seconds=1.0)
+
+    monkeypatch.setattr("hf_dparallel.evaluation.decoding.evaluate_answers", evaluate_answers)
+    flags = ["--dataset", questions, "--prompt_column", "question", "--max_new_tokens", "8", "--block_length", "4"]
+    flags += ["--max_accuracy_drop", "0.7", "--confidence", "0.5", "--output_dir", "out", "--json", "c.json"]
+    for how in ([tmp_path / "dparallel"], [tmp_path / "base", "--adapter", tmp_path / "dparallel"]):
+        code, out, err = hf("calibrate", *how, *flags, "--sweep", "entropy_threshold=1")
+        assert code == 1 and "70 points of the accuracy of the base model without its adapter" in last_line(err)
+        assert "entropy_threshold 1.0: 4.0 passes, accuracy 100.0% -> 25.0% on half 1" in out
+        assert decoded == [("teacher", 8), ("student", None)]
+        decoded.clear()
+
+    code, out, _ = hf("calibrate", *how, *flags, "--sweep", "entropy_threshold=3")
+    assert code == 0 and [who for who, _ in decoded] == ["teacher", "student"] * 2
+    assert "keeps the accuracy of the base model without its adapter" in out and "100.0% -> 100.0% on half 2" in out
+    figures = read_json("c.json")
+    assert figures["reference"] == "the base model without its adapter, one token per pass"
+    assert figures["reference_accuracy"] == figures["accuracy"] == {"calibration": 1.0, "confirmation": 1.0}
+
+
+def test_a_calibration_says_that_a_model_without_an_adapter_is_its_own_reference(hf, asked):
+    flags = ["--max_new_tokens", "8", "--block_length", "4", "--max_accuracy_drop", "0.9", "--confidence", "0.5"]
+    code, out, _ = hf("calibrate", *asked, *flags, "--output_dir", "out", "--json", "c.json")
+    assert code == 0 and "that of the model itself, one token per pass" in out and "There is no adapter" in out
+    assert read_json("c.json")["reference"] == "the model itself, one token per pass"
 
 
 def test_inspect_writes_a_page_of_the_decode_of_generate(hf, checkpoint):

@@ -39,7 +39,7 @@ def test_the_fastest_that_keeps_the_accuracy():
     decoder = SimulatedDecoder({0.1: (40, 0, 0), 0.5: (20, 0.001, 0.001), 0.3: (30, 0, 0), 0.9: (10, 0.2, 0)})
     best, trials = run(decoder, max_accuracy_drop=0.02)
     assert best.settings == {"entropy_threshold": 0.5} and best.nfe == 20
-    assert best.p_value["confirmation"] <= 0.1 and abs(best.accuracy_drop["confirmation"]) < 0.02
+    assert best.p_value["confirmation"] <= 0.1 and abs(best.accuracy_drop("confirmation")) < 0.02
     # In the order of the candidates, with the one that fails on the first half left out of the second.
     assert [trial.settings["entropy_threshold"] for trial in trials] == [0.1, 0.5, 0.3, 0.9]
     assert "confirmation" not in trials[3].p_value
@@ -73,7 +73,9 @@ def test_the_tolerance_itself_is_tolerated():
         return Evaluation(is_correct, [DecodingCost(20, 64, 60)] * 100, 1.0)
 
     best, trials = calibrate(evaluate, [{"entropy_threshold": 0.5}], REFERENCE, 0.25, confidence=0.1)
-    assert best is trials[0] and best.accuracy_drop["calibration"] == 0.25
+    assert best is trials[0] and best.accuracy_drop("calibration") == 0.25
+    assert best.reference_accuracy == {"calibration": 1.0, "confirmation": 1.0}
+    assert best.accuracy == {"calibration": 0.75, "confirmation": 0.75}
 
 
 @pytest.mark.parametrize(("num", "thresholds"), [(400, {0.5: (20, 0.2, 0)}), (20, {0.5: (20, 0, 0)})], ids=str)

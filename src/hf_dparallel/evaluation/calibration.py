@@ -1,6 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Finds the fastest settings that keep the accuracy on one half of the prompts, and confirms them on the other.
 
+The accuracy is that of a reference: for a student its teacher, at one token per pass.
+
 Settings that the first half has put in order are tested on the second until one fails. So the chance to accept
 settings that lose more than the tolerance is at most one minus the confidence: fixed sequence testing along a Pareto
 front ([Learn then Test](https://huggingface.co/papers/2110.01052),
@@ -25,14 +27,20 @@ Evaluate = Callable[[str, Mapping[str, Any]], Evaluation]
 
 @dataclass
 class Trial:
-    """Settings, and what they lost on each split where they were tried."""
+    """Settings, and their accuracy beside that of the reference on each split where they were tried."""
 
     settings: dict[str, Any]
     # Mean number of passes on the calibration split.
     nfe: float
-    # By split, accuracy of the reference minus accuracy with these settings, and [`accuracy_drop_p_value`].
-    accuracy_drop: dict[str, float] = field(default_factory=dict)
+    # By split.
+    reference_accuracy: dict[str, float] = field(default_factory=dict)
+    accuracy: dict[str, float] = field(default_factory=dict)
+    # By split, the [`accuracy_drop_p_value`].
     p_value: dict[str, float] = field(default_factory=dict)
+
+    def accuracy_drop(self, split: str) -> float:
+        """Returns how much of the reference's accuracy is lost; below 0 if some is gained."""
+        return self.reference_accuracy[split] - self.accuracy[split]
 
 
 def calibrate(
@@ -46,32 +54,43 @@ def calibrate(
 
     The drop counts on all prompts of this kind (0.01 is one point); `confidence` is the probability that the promise
     is kept, over samples of prompts. Returns the best settings, `None` if none could be confirmed, and all trials.
+
+    `evaluate` gets `reference` to decode with the reference. For a student with an adapter, that is the base without
+    it: another model, if `evaluate` says so.
     """
-
-    def compare(trial: Trial, split: str, expected: list[bool], is_correct: list[bool]) -> None:
-        trial.accuracy_drop[split] = fmean(expected) - fmean(is_correct)
-        trial.p_value[split] = accuracy_drop_p_value(expected, is_correct, max_accuracy_drop)
-
     expected = evaluate("calibration", reference).is_correct
     trials = []
     for settings in candidates:
         answers = evaluate("calibration", settings)
-        trials.append(Trial(dict(settings), answers.metrics()["nfe"]))
-        compare(trials[-1], "calibration", expected, answers.is_correct)
+        trial = Trial(settings=dict(settings), nfe=answers.metrics()["nfe"])
+        _compare(trial, "calibration", expected, answers.is_correct, max_accuracy_drop)
+        trials.append(trial)
+
     # The surest first, each faster than the last.
     promising: list[Trial] = []
     for trial in sorted(trials, key=lambda trial: (trial.p_value["calibration"], trial.nfe)):
         is_faster = not promising or trial.nfe < promising[-1].nfe
-        if is_faster and trial.accuracy_drop["calibration"] <= max_accuracy_drop:
+        if is_faster and trial.accuracy_drop("calibration") <= max_accuracy_drop:
             promising.append(trial)
+    if not promising:
+        return None, trials
+
     best = None
-    expected = evaluate("confirmation", reference).is_correct if promising else []
+    expected = evaluate("confirmation", reference).is_correct
     for trial in promising:
-        compare(trial, "confirmation", expected, evaluate("confirmation", trial.settings).is_correct)
+        is_correct = evaluate("confirmation", trial.settings).is_correct
+        _compare(trial, "confirmation", expected, is_correct, max_accuracy_drop)
         if trial.p_value["confirmation"] > 1 - confidence:
             break
         best = trial
     return best, trials
+
+
+def _compare(trial: Trial, split: str, expected: list[bool], is_correct: list[bool], max_accuracy_drop: float) -> None:
+    """Notes in a trial how it did beside the reference."""
+    trial.reference_accuracy[split] = fmean(expected)
+    trial.accuracy[split] = fmean(is_correct)
+    trial.p_value[split] = accuracy_drop_p_value(expected, is_correct, max_accuracy_drop)
 
 
 def check_num_prompts(num_prompts: int, max_accuracy_drop: float, confidence: float) -> None:
