@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault("TQDM_MININTERVAL", "30")
 
     try:
-        words = import_files(words, program.commands.values())
+        import_files(words, program.commands.values())
         # Not `program.main`, which ends with 1 when the reader of a pipe has seen enough.
         with program.make_context("hf-dparallel", words) as context:
             program.invoke(context)

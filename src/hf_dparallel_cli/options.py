@@ -4,16 +4,16 @@
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
+from itertools import pairwise
 from pathlib import Path
+from runpy import run_path
 from tempfile import TemporaryFile
 from typing import Any, get_args
 
 import click
+from click.core import ParameterSource
 
 from hf_dparallel_rules.settings import SETTINGS, Setting, suggest
 
@@ -47,43 +47,23 @@ OUTPUT_FILE = OutputPath(dir_okay=False)
 OUTPUT_FOLDER = OutputPath(file_okay=False)
 
 
-def import_file(path: str) -> None:
-    """Imports a Python file, whose commit rules and their settings are known from then on."""
-    name = f"imported_{Path(path).stem}"
-    loader = SourceFileLoader(name, path)
-    spec = spec_from_loader(name, loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    # Where dataclasses look for the module of a class.
-    sys.modules[name] = module
-    loader.exec_module(module)
-
-
-def import_files(words: Sequence[str], commands: Iterable[click.Command]) -> list[str]:
-    """Imports the files of `--import` among the words of a command line, and returns the other words.
+def import_files(words: Sequence[str], commands: Iterable[click.Command]) -> None:
+    """Runs the files of `--import` among the words of a command line.
 
     Commands that decode get options for the settings of new commit rules: parsing needs them, so this comes before.
     """
-    others = []
-    remaining = iter(words)
-    for word in remaining:
-        name, is_given, path = word.partition("=")
-        if name != "--import":
-            others.append(word)
-            continue
-        if not is_given:
-            path = next(remaining, "")
-        if not path:
-            raise click.UsageError("Option '--import' requires a file.")
-        import_file(path)
+    files = [word.removeprefix("--import=") for word in words if word.startswith("--import=")]
+    files += [file for flag, file in pairwise(words) if flag == "--import"]
+    for file in files:
+        run_path(file, run_name=Path(file).stem)
 
     for command in commands:
         known = [param.name for param in command.params]
-        if "imported" in known:
-            for setting in SETTINGS.values():
-                if _has_option(setting) and setting.name not in known:
-                    _setting_option(setting)(command)
-    return others
+        if "entropy_threshold" not in known:
+            continue
+        for setting in SETTINGS.values():
+            if _has_option(setting) and setting.name not in known:
+                _setting_option(setting)(command)
 
 
 def together(*options: Decorator) -> Decorator:
@@ -125,9 +105,9 @@ def _setting_option(setting: Setting) -> Decorator:
     return click.option(names, type=kind, default=None, multiple=bool(items), help=f"{about}.")
 
 
-def _refuse_in_file(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
-    """Refuses `import` in a configuration file: `import_files` has read it from the words before."""
-    if value is not None:
+def _refuse_in_file(ctx: click.Context, option: click.Parameter, files: Any) -> None:
+    """Refuses `import` in a configuration file: `import_files` has read the words of the command line before."""
+    if ctx.get_parameter_source(str(option.name)) is ParameterSource.DEFAULT_MAP:
         raise click.UsageError("`import` is for the command line, as --import FILE.")
 
 
@@ -137,7 +117,7 @@ import_option = click.option(
     metavar="FILE",
     expose_value=False,
     callback=_refuse_in_file,
-    help="Python file to import first, such as one with a commit rule (docs/add_a_rule.md).",
+    help="Python file to run first, such as one with a commit rule (docs/add_a_rule.md).",
 )
 
 

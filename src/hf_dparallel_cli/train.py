@@ -6,7 +6,7 @@ Its options are the fields of dataclasses, most of them of transformers and TRL,
 
 import click
 
-from .options import say_loading
+from .options import import_option, say_loading
 
 
 @click.command(
@@ -14,6 +14,7 @@ from .options import say_loading
     context_settings={"ignore_unknown_options": True},
     short_help="Distil a student by certainty forcing.",
 )
+@import_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def train_command(words: tuple[str, ...]) -> None:
     """Runs the command on the words, which the parser of the dataclasses reads."""

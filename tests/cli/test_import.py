@@ -32,10 +32,9 @@ def margin_rule(monkeypatch):
 
 
 @pytest.mark.parametrize("words", [("--import", "margin_rule.py"), ("--import=./margin_rule.py",)])
-@pytest.mark.parametrize("first", [True, False])
-def test_a_rule_of_a_file_decodes(hf, checkpoint, words, first):
-    asked = ["generate", checkpoint, "5 6", *FLAGS, "--margin_threshold", "0.2", "--json", "g.json"]
-    assert hf(*([*words, *asked] if first else [*asked, *words]))[0] == 0
+def test_a_rule_of_a_file_decodes(hf, checkpoint, words):
+    asked = ["generate", *words, checkpoint, "5 6", *FLAGS, "--margin_threshold", "0.2", "--json", "g.json"]
+    assert hf(*asked)[0] == 0
     figures = read_json("g.json")
     expected = answer(checkpoint, "5 6", entropy_threshold=None, margin_threshold=0.2)
     assert (figures["text"], figures["nfe"]) == expected
@@ -59,12 +58,13 @@ def test_the_help_and_a_file_of_options_know_the_rule(hf, checkpoint):
     ("argv", "code", "message"),
     [
         ("generate m x --margin_threshold 0.2", 2, "No such option '--margin_threshold'"),
-        ("generate m x --import", 2, "Option '--import' requires a file."),
-        ("generate m x --import=", 2, "Option '--import' requires a file."),
-        ("generate m x --import missing.py", 1, "'missing.py'"),
+        ("generate m x --import", 2, "Option '--import' requires an argument."),
+        ("--import margin_rule.py generate m x", 2, "No such option '--import'. Options stand after the command."),
+        ("generate m x --import missing.py", 1, "missing.py'"),
         ("generate m x --import wrong.py", 1, "SyntaxError"),
         ("generate m x --import margin_rule.py --margin_threshold 2", 2, "`margin_threshold` must be a difference"),
-        ("train m --import missing.py", 1, "'missing.py'"),
+        ("train m --import missing.py", 1, "missing.py'"),
+        ("train m --dataset d --import margin_rule.py --learning-rat 1", 2, "Did you mean `learning_rate`?"),
         ("generate --config config.yaml", 2, "`import` is for the command line, as --import FILE."),
     ],
 )
