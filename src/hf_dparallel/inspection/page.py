@@ -25,9 +25,17 @@ def write_page(traces: Sequence[DecodeTrace], path: str | os.PathLike, title: st
 
 def make_html(traces: Sequence[DecodeTrace], title: str, plays: bool = False) -> str:
     """Returns the page of [`write_page`], which with `plays` plays the decodes as soon as it is shown."""
-    decodes = [{**vars(trace), "blocks": [[block.start, block.stop] for block in trace.blocks]} for trace in traces]
+    decodes = []
+    for trace in traces:
+        blocks = [[block.start, block.stop] for block in trace.blocks]
+        decodes.append({**vars(trace), "blocks": blocks})
     data = json.dumps(decodes, separators=(",", ":"))
-    # Without `<`, no text of a model can end the element that holds it, by `</script>`.
-    parts = {"__TITLE__": html.escape(title), "__DATA__": data.replace("<", "\\u003c"), "__PLAYS__": json.dumps(plays)}
+
+    parts = {
+        "__TITLE__": html.escape(title),
+        # Without `<`, no text of a model can end the element that holds it, by `</script>`.
+        "__DATA__": data.replace("<", "\\u003c"),
+        "__PLAYS__": json.dumps(plays),
+    }
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     return re.sub("|".join(parts), lambda found: parts[found[0]], template)

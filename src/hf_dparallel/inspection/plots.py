@@ -25,17 +25,24 @@ def plot_tradeoff(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure"
     for (method, points), marker, above in zip(curves.items(), cycle("os^Dv"), cycle((True, False)), strict=False):
         x = [point["tokens_per_forward"] for point in points]
         y = [100 * point["accuracy"] for point in points]
+
         (line,) = axes.plot(x, y, marker=marker, label=method)
         if all("accuracy_interval" in point for point in points):
-            low, high = zip(*(point["accuracy_interval"] for point in points), strict=True)
-            axes.vlines(x, [100 * end for end in low], [100 * end for end in high], line.get_color(), alpha=0.35)
+            low = [100 * point["accuracy_interval"][0] for point in points]
+            high = [100 * point["accuracy_interval"][1] for point in points]
+            axes.vlines(x, low, high, line.get_color(), alpha=0.35)
+
         # Points in one place have their labels one above the other; every second curve, below them.
         labels = defaultdict(list)
         for point, place in zip(points, zip(x, y, strict=True), strict=True):
             labels[place].append(point.get("label", ""))
+
         style = {"textcoords": "offset points", "fontsize": "x-small", "color": line.get_color()}
+        offset = (4, 4) if above else (4, -4)
+        side = "bottom" if above else "top"
         for place, names in labels.items():
-            axes.annotate("\n".join(names), place, (4, 4 if above else -4), va="bottom" if above else "top", **style)
+            axes.annotate("\n".join(names), place, offset, va=side, **style)
+
     axes.set(title="Accuracy against speed", xlabel="Tokens per forward pass", ylabel="Accuracy (%)")
     axes.margins(x=0.15, y=0.15)
     axes.grid(alpha=0.3)

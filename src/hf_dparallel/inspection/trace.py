@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """One decode as text: the tokens after each pass, and what the model predicted for the masks."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -76,19 +77,26 @@ def trace_decode(
     """
     answerer = Answerer(model, tokenizer, generation_config, seed=seed)
     out = answerer.with_(output_certainty=True).decode([prompt_ids], stopping_criteria=stopping_criteria)
-    config, layout = answerer.config, Layout.of(answerer.config, model.attention)
-    length, prompt_length = out.commit_step.shape[1], len(prompt_ids)
+    config = answerer.config
+
+    # The answer begins inside a block if blocks are counted from the sequence.
+    layout = Layout.of(config, model.attention)
+    prompt_length = len(prompt_ids)
     first_end = layout.origin(prompt_length) + config.block_length - layout.answer(prompt_length).start
+    length = out.commit_step.shape[1]
+    edges = [0, *range(first_end, length, config.block_length), length]
+
     text_of = cache(partial(_text_of, tokenizer))
+    nfe = int(out.nfe[0])
     return DecodeTrace(
         name=name,
         prompt="" if config.is_infilling else tokenizer.decode(prompt_ids),
         changes=_changes(out, text_of),
-        blocks=[range(*ends) for ends in pairwise([0, *range(first_end, length, config.block_length), length])],
-        nfe=int(out.nfe[0]),
+        blocks=[range(start, end) for start, end in pairwise(edges)],
+        nfe=nfe,
         tokens_per_forward=float(out.tokens_per_forward[0]),
         settings=config.non_defaults(),
-        predictions=[_predictions(out, step, text_of) for step in range(int(out.nfe[0]))],
+        predictions=[_predictions(out, step, text_of) for step in range(nfe)],
     )
 
 
@@ -96,31 +104,43 @@ def _changes(out: DiffusionGenerationOutput, text_of: _TextOf) -> list[list[tupl
     commit_step = out.commit_step[0].tolist()
     # When infilling, there is no token before the first.
     tokens = [None, *out.sequences[0].tolist()][-len(commit_step) - 1 :]
+
     # Before the first pass, after each, and at the end; -1 is a mask.
-    states = [[-1] * len(commit_step), *out["standing"][0, : int(out.nfe[0])].tolist(), tokens[1:]]
+    after_passes = out["standing"][0, : int(out.nfe[0])].tolist()
+    states = [[-1] * len(commit_step), *after_passes, tokens[1:]]
+
     changes = []
     for before, step, *of_position in zip(tokens, commit_step, *states, strict=False):
-        changed = [(at, new) for at, (old, new) in enumerate(pairwise(of_position), -1) if old != new]
-        # Behind the end of an answer only the tokens of a prompt are shown.
-        shown = [(at, new) for at, new in changed if step >= 0 or at < 0]
-        changes.append([(at, None if new < 0 else text_of(new, before)) for at, new in shown])
+        shown: list[tuple[int, str | None]] = []
+        for at, (old, new) in enumerate(pairwise(of_position), -1):
+            # Behind the end of an answer only the tokens of a prompt are shown.
+            if old != new and (step >= 0 or at < 0):
+                shown.append((at, None if new < 0 else text_of(new, before)))
+        changes.append(shown)
     return changes
 
 
 def _predictions(out: DiffusionGenerationOutput, step: int, text_of: _TextOf) -> dict[int, Prediction]:
-    kinds = ("entropies", "confidences", "candidates", "candidate_probabilities")
-    of_pass = [out[kind][0, step] for kind in kinds]
-    positions = (~of_pass[0].isnan()).nonzero().flatten()
-    columns = zip(positions.tolist(), *(values[positions].tolist() for values in of_pass), strict=True)
-    return {
-        position: Prediction(
+    entropies = out["entropies"][0, step].tolist()
+    confidences = out["confidences"][0, step].tolist()
+    candidates = out["candidates"][0, step].tolist()
+    probabilities = out["candidate_probabilities"][0, step].tolist()
+
+    predictions = {}
+    for position, entropy in enumerate(entropies):
+        if math.isnan(entropy):
+            continue
+        likeliest = []
+        for token, probability in zip(candidates[position], probabilities[position], strict=True):
+            if probability >= 0.0005:
+                likeliest.append((text_of(token), round(probability, 4)))
+        predictions[position] = Prediction(
             # JSON has no infinity.
-            round(min(entropy, 9999.0), 4),
-            round(confidence, 4),
-            [(text_of(t), round(p, 4)) for t, p in zip(tokens, probabilities, strict=True) if p >= 0.0005],
+            entropy=round(min(entropy, 9999.0), 4),
+            confidence=round(confidences[position], 4),
+            candidates=likeliest,
         )
-        for position, entropy, confidence, tokens, probabilities in columns
-    }
+    return predictions
 
 
 def _text_of(tokenizer: PreTrainedTokenizerBase, token: int, before: int | None = None) -> str:
