@@ -22,14 +22,21 @@ _PACKAGES = ("transformers", "peft", "trl", "datasets", "evaluate", "accelerate"
 
 def describe_environment() -> dict[str, Any]:
     """Returns versions and devices."""
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     # torch's own version has its build, "+cu132", which the metadata of a wheel may lack.
     versions = {"hf_dparallel": __version__, "torch": torch.__version__}
     for name in _PACKAGES:
         versions[name] = version(name) if find_spec(name) else "not installed"
-    system = {"python": platform.python_version(), "platform": platform.platform()}
-    cpu = {"cpu": device_name(torch.device("cpu")), "cpu_count": os.cpu_count()}
-    return versions | system | cpu | {"gpus": gpus, "bf16_on_gpu": bool(gpus) and torch.cuda.is_bf16_supported()}
+
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        **versions,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": device_name(torch.device("cpu")),
+        "cpu_count": os.cpu_count(),
+        "gpus": gpus,
+        "bf16_on_gpu": bool(gpus) and torch.cuda.is_bf16_supported(),
+    }
 
 
 def describe_hardware(model: "PreTrainedModel") -> dict[str, Any]:
@@ -47,10 +54,13 @@ def device_name(device: torch.device) -> str:
     """Returns the name of the GPU, or of the processor, as far as the system tells."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
+
     path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
+    if path.exists():
+        for line in path.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
 
 
 def join_processes() -> "PartialState":

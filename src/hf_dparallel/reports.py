@@ -60,18 +60,25 @@ def write_report(report: Mapping[str, Any], folder: str | os.PathLike, paragraph
 
 def results_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Formats rows as a Markdown table that is also readable on a terminal; columns that they lack are left out."""
-    # One row alone is no faster than another.
-    columns = [column for column in _COLUMNS if column[1] in rows[0] and (column[1] != "speedup" or len(rows) > 1)]
-    lines = [
-        [row["method"], *(number.format(factor * row[name]) for _, name, factor, number in columns)] for row in rows
-    ]
-    header = [heading for heading, *_ in columns]
+    columns = []
+    for column in _COLUMNS:
+        # One row alone is no faster than another.
+        if column[1] in rows[0] and (column[1] != "speedup" or len(rows) > 1):
+            columns.append(column)
+    header = ["Method", *(heading for heading, *_ in columns)]
     if any(row.get("accuracy_interval") for row in rows):
         header[-1] += " (95 %)"
-        for line, row in zip(lines, rows, strict=True):
-            if ends := row.get("accuracy_interval"):
-                line[-1] += f" [{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]"
-    return markdown_table(["Method", *header], lines)
+
+    lines = []
+    for row in rows:
+        line = [row["method"]]
+        for _, name, factor, number in columns:
+            line.append(number.format(factor * row[name]))
+        interval = row.get("accuracy_interval")
+        if interval:
+            line[-1] += f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
+        lines.append(line)
+    return markdown_table(header, lines)
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]], num_text_columns: int = 1) -> str:
@@ -81,13 +88,20 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]], num_tex
     """
     lines = [[escape_markdown(str(cell)) for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides = ["<" if column < num_text_columns else ">" for column in range(len(widths))]
-    rule = ["-" * width if side == "<" else "-" * (width - 1) + ":" for side, width in zip(sides, widths, strict=True)]
-    aligned = [
-        [f"{cell:{side}{width}}" for cell, width, side in zip(line, widths, sides, strict=True)]
-        for line in (lines[0], rule, *lines[1:])
-    ]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in aligned)
+
+    # The line below the header, whose colons align the columns.
+    rule = ["-" * width for width in widths]
+    for column in range(num_text_columns, len(widths)):
+        rule[column] = rule[column][:-1] + ":"
+    lines.insert(1, rule)
+
+    table = []
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        for column in range(num_text_columns, len(widths)):
+            cells[column] = line[column].rjust(widths[column])
+        table.append(f"| {' | '.join(cells)} |")
+    return "\n".join(table)
 
 
 def escape_markdown(text: str) -> str:
