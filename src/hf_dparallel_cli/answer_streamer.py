@@ -31,18 +31,24 @@ class AnswerStreamer(TextStreamer):
     def put(self, value: torch.Tensor) -> None:
         """Takes the prompt, then tokens that are decided. Special ones are no text, but for markers of thoughts."""
         is_hidden = torch.isin(value.cpu(), self.hidden)
-        super().put(value if self.next_tokens_are_prompt else value.cpu()[~is_hidden])
+        if not self.next_tokens_are_prompt:
+            value = value.cpu()[~is_hidden]
+        super().put(value)
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         """Prints decided text."""
         self.text += text
         before = self.shown
         self.shown = split_thought(self.markers, self.text, stream_end)
-        thought, new = (now[len(then) :] for then, now in zip(before, self.shown, strict=True))
+        thought = self.shown[0][len(before[0]) :]
+        new = self.shown[1][len(before[1]) :]
+
         if thought:
             click.secho(thought, dim=True, nl=False)
-        is_first = bool(new and self.shown[0] and not before[1])
-        super().on_finalized_text("\n\n" * is_first + new, stream_end)
+        if new and self.shown[0] and not before[1]:
+            # The answer begins after its thought.
+            new = f"\n\n{new}"
+        super().on_finalized_text(new, stream_end)
 
 
 def answer(
@@ -58,6 +64,7 @@ def answer(
         generator=generator,
         return_dict_in_generate=True,
     )
+
     # An infilled prompt is its own answer.
     begin = 0 if answerer.config.is_infilling else len(prompt_ids)
     hidden = hidden_tokens(answerer.tokenizer, markers_of(answerer))
@@ -70,6 +77,8 @@ def answer(
 
 def describe_cost(figures: dict[str, Any]) -> str:
     """Describes the cost of an answer."""
-    empty = "" if figures["text"] else "Empty answer: "
-    passes = "1 forward pass" if figures["nfe"] == 1 else f"{figures['nfe']} forward passes"
-    return f"{empty}{passes}, {figures['tokens_per_forward']:.2f} tokens per forward pass"
+    passes = f"{figures['nfe']} forward passes"
+    if figures["nfe"] == 1:
+        passes = "1 forward pass"
+    cost = f"{passes}, {figures['tokens_per_forward']:.2f} tokens per forward pass"
+    return cost if figures["text"] else f"Empty answer: {cost}"

@@ -30,8 +30,11 @@ def chat_command(system_prompt: str | None, **options: Any) -> None:
         raise ValueError(
             "The model has no chat template: it continues text and cannot chat. Use `hf-dparallel generate`."
         )
+
     generator = row_generator(answerer.model.device, answerer.seed, row=0)
-    start = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    start = []
+    if system_prompt:
+        start.append({"role": "system", "content": system_prompt})
     history = list(start)
     if sys.stdin.isatty():
         click.echo(

@@ -10,4 +10,6 @@ def env_command() -> None:
     from hf_dparallel.environment import describe_environment
 
     for name, value in describe_environment().items():
-        click.echo(f"- {name}: {', '.join(value) or 'none' if isinstance(value, list) else value}")
+        if isinstance(value, list):
+            value = ", ".join(value) or "none"
+        click.echo(f"- {name}: {value}")

@@ -2,7 +2,6 @@
 """`hf-dparallel evaluate`: measures accuracy and cost of decoding on a dataset."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -45,14 +44,13 @@ def evaluate_command(reward: str, output_dir: str | None, sweep: Sequence[str], 
     sweeps = [parse_sweep(text) for text in sweep]
     dataset = load_prompts(options, reward, default_split="test")
     reward_function = get_reward(reward, dataset)
-    if output_dir is not None:
-        Path(output_dir).mkdir(parents=True, exist_ok=True)
     answerer = load_answerer(options)
     # Wrong values are found here, before hours of decoding.
     answerers = {f"{name} {x}": answerer.with_(**{name: x}) for name, values in sweeps for x in values}
     if not sweep:
         rule = str(answerer.config.commit_rule())
         answerers = {f"{rule} {getattr(answerer.config, rule)}": answerer}
+
     measured = {}
     for method, tried in answerers.items():
         figures: dict[str, Any] = evaluate_answers(tried, dataset, reward_function, method).metrics()
@@ -63,6 +61,7 @@ def evaluate_command(reward: str, output_dir: str | None, sweep: Sequence[str], 
         # A setting that is swept makes a curve of its values.
         about = {"curve": method.split()[0] if sweep else method, "recipe": tried.config.non_defaults()}
         measured[method] = {**figures, **about}
+
     report: dict[str, Any] = {
         "name": options["adapter"] or options["model"],
         "dataset": options["dataset"],

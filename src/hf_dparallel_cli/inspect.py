@@ -23,9 +23,11 @@ def inspect_command(output_file: str, **options: Any) -> None:
 
     from .loading import encode_question, load_answerer, read_prompt
 
-    text, name = read_prompt(options), options["adapter"] or options["model"]
+    text = read_prompt(options)
     answerer = load_answerer(options)
     prompt_ids = encode_question(answerer, text, options["raw"])
+
+    name = options["adapter"] or options["model"]
     trace = trace_decode(answerer.model, answerer.tokenizer, prompt_ids, answerer.config, name, answerer.seed)
     write_page([trace], output_file, f"{name}: {shorten(text, 60)}")
     click.echo(f"{trace.nfe} passes, {trace.tokens_per_forward:.2f} tokens per pass. Page: {output_file}")

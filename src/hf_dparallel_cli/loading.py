@@ -39,22 +39,28 @@ DEMO = "demo"
 
 def load_model(options: Mapping[str, Any]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Returns the model, on this process's device and with its adapter, and the tokenizer."""
-    adapter = None if options.get("adapter") is None else path_of(options["adapter"])
+    adapter = options.get("adapter")
     if adapter is not None:
+        adapter = path_of(adapter)
         with checked_name("adapter", adapter):  # before a large model is loaded
             cached_file(adapter, ADAPTER_CONFIG_NAME)
+
     how: dict[str, Any] = {key: options[key] for key in ("dtype", "attn_implementation")}
     if options["load_in_4bit"]:
         require("load_in_4bit", "bitsandbytes")
-        compute = "bfloat16" if options["dtype"] == "auto" else options["dtype"]
+        compute = options["dtype"]
+        if compute == "auto":
+            compute = "bfloat16"
         how["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
         )
     how["device_map"] = options["device"] or PartialState().device
-    name, revision = path_of(options["model"]), options["revision"] or "main"
-    model, tokenizer = load_base(name, options["causal_past"], revision=revision, **how)
+
+    name = path_of(options["model"])
+    model, tokenizer = load_base(name, options["causal_past"], revision=options["revision"] or "main", **how)
     if not isinstance(model, DiffusionGenerationMixin):
-        enable_diffusion_generation(model, special_token_id("mask_token_id", model.config, tokenizer))
+        mask_token_id = special_token_id("mask_token_id", model.config, tokenizer)
+        enable_diffusion_generation(model, mask_token_id)
     if adapter is not None:
         model.load_adapter(adapter)
     return model.eval(), tokenizer
@@ -77,16 +83,16 @@ def load_tokenizer(name: str, revision: str = "main") -> PreTrainedTokenizerBase
     with checked_name("model", name):
         file = cached_file(name, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False, **where)
         if not file and find_adapter_config_file(name, **where):
+            name = PeftConfig.from_pretrained(name, **where).base_model_name_or_path
             # The revision belongs to the adapter.
-            name, where = PeftConfig.from_pretrained(name, **where).base_model_name_or_path, {}
+            where = {}
         return AutoTokenizer.from_pretrained(name, padding_side="left", trust_remote_code=False, **where)
 
 
 def read_settings(options: Mapping[str, Any]) -> DiffusionGenerationConfig:
     """Returns the decoding settings among the options. The model's recipe has the others."""
-    return DiffusionGenerationConfig(
-        **{name: options[name] for name in SETTINGS if options.get(name) not in (None, ())}
-    )
+    given = {name: options[name] for name in SETTINGS if options.get(name) not in (None, ())}
+    return DiffusionGenerationConfig(**given)
 
 
 def load_answerer(options: Mapping[str, Any]) -> Answerer:
@@ -118,21 +124,28 @@ def load_prompts(options: Mapping[str, Any], reward: str, default_split: str) ->
 
     The chat template of the model decides how prompts are to be given.
     """
-    name, num_samples, asked, right = (
-        options[key] for key in ("dataset", "num_samples", "prompt_column", "answer_column")
-    )
-    split = options["dataset_split"] or ("train" if has_one_split(name) else default_split)
+    name = options["dataset"]
+    num_samples = options["num_samples"]
+    asked = options["prompt_column"]
+    right = options["answer_column"]
+
+    split = options["dataset_split"] or default_split
+    if has_one_split(name) and not options["dataset_split"]:
+        split = "train"
     dataset = load_split(name, options["dataset_config"], split, num_samples)
     if num_samples is not None:
         dataset = dataset.select(range(min(num_samples, len(dataset))))
+
     reference = REFERENCE_COLUMNS.get(reward)
     if right is not None and reference is None:
         raise ValueError(f"`answer_column={right}` needs a `reward` that reads it. Remove it.")
+
     prompt_columns = [asked] if asked else ["prompt", *CHAT_COLUMNS]
     for option, columns in (("prompt_column", prompt_columns), ("answer_column", [right or reference])):
         if not {None, *dataset.column_names} & {*columns}:
             names = " or ".join(f"`{column}`" for column in columns)
             raise ValueError(f"`dataset={name}` has no {names}, only {dataset.column_names}. Give its --{option}.")
+
     if right is not None:
         dataset = dataset.map(lambda answer: {reference: answer}, input_columns=right)
     if asked is not None:

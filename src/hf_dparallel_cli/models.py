@@ -18,15 +18,19 @@ def models_command() -> None:
     for row in read_ready():
         click.echo(f"  {row['name']} ({row['size']})\n    {describe_recipe(row)}\n    {row['source']}")
     for row in read_published():
-        attention, checked = describe_attention(row), row["checked_against"]
-        click.echo(f"\n{row['family']}, attention: {attention}. Checked against {checked}:")
+        attention = describe_attention(row)
+        click.echo(f"\n{row['family']}, attention: {attention}. Checked against {row['checked_against']}:")
         for each in row["checkpoints"]:
             click.echo(f"  {each['name']:60}{each['size']}, {each['license']}")
 
 
 def describe_attention(architecture: dict[str, Any]) -> str:
     """Describes the attention, the blocks, the shift and the loading: "block-causal, blocks of 32, shifted"."""
-    block_length, load_with = architecture.get("block_length"), architecture.get("load_with")
-    parts = [architecture["attention"], f"blocks of {block_length}" if block_length else ""]
-    parts += ["shifted" if architecture["shift_logits"] else "", f"loaded with {load_with}" if load_with else ""]
-    return ", ".join(filter(None, parts))
+    parts = [architecture["attention"]]
+    if "block_length" in architecture:
+        parts.append(f"blocks of {architecture['block_length']}")
+    if architecture["shift_logits"]:
+        parts.append("shifted")
+    if "load_with" in architecture:
+        parts.append(f"loaded with {architecture['load_with']}")
+    return ", ".join(parts)

@@ -32,6 +32,7 @@ def push_command(path: str, repo_id: str, private: bool, revision: str | None, d
 
     about = {name: options[name] for name in ("base_model", "report", "dataset_name", "license")}
     about["generation_config"] = read_settings(options)
+
     if dry_run:
         files = files_to_push(path, repo_id, **about)
         card = files[CARD_NAME]
@@ -41,5 +42,6 @@ def push_command(path: str, repo_id: str, private: bool, revision: str | None, d
             click.echo(f"{name}  {size:,} bytes")
         click.echo(f"Nothing was sent. Not checked: whether you may write to {repo_id}.", err=True)
         return
+
     # As in huggingface_hub, the default of an organization applies.
     click.echo(push_model_to_hub(path, repo_id, **about, revision=revision, private=private or None).commit_url)

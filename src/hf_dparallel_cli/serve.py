@@ -21,7 +21,9 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def read_api_key(context: click.Context, option: click.Parameter, given: str | None) -> str | None:
     """Returns the key of the flag, or else of the environment. Raises a `UsageError` if no client could send it."""
-    key = os.environ.get("HF_DPARALLEL_API_KEY") if given is None else given
+    key = given
+    if key is None:
+        key = os.environ.get("HF_DPARALLEL_API_KEY")
     if key is not None and (not key or key != key.strip()):
         raise click.UsageError("`api_key`, or $HF_DPARALLEL_API_KEY, is empty or has white space at an end. Trim it.")
     return key
@@ -55,7 +57,8 @@ def serve_command(
 
     from .loading import load_model, read_settings
 
-    given, names = read_settings(options), read_names(adapters, options["model"])
+    given = read_settings(options)
+    names = read_names(adapters, options["model"])
     require("hf-dparallel serve", "llguidance", "pydantic", "starlette", "uvicorn")
     import uvicorn
 
@@ -63,10 +66,15 @@ def serve_command(
     from hf_dparallel.serving.engine import Engine
 
     # Before loading the model, which may take minutes; clients wait.
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family = socket.AF_INET
+    shown_host = host
+    if ":" in host:
+        family = socket.AF_INET6
+        shown_host = f"[{host}]"
     listener = socket.create_server((host, port), family=family)
     if api_key is None and host not in _LOOPBACK:
         click.echo(f"Warning: anyone who can reach {host} can use this server. Set --api_key.", err=True)
+
     model, tokenizer = load_model(options)
     models = load_adapters(model, tokenizer, given, names | {options["model"]: None})
     engine = Engine(model, batch_size, max_waiting)
@@ -77,7 +85,7 @@ def serve_command(
     app = make_app(models, engine, api_key, is_local=host in _LOOPBACK)
     hooks: dict[str, Any] = {"callback_notify": stop_with_engine, "timeout_notify": 1, "http": "h11"}
     server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=30, **hooks))
-    url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/v1"
+    url = f"http://{shown_host}:{listener.getsockname()[1]}/v1"
     click.echo(
         f"Serving {', '.join(models)} at {url}, {engine.num_slots} prompts at a time. Ctrl-C stops it.", err=True
     )

@@ -95,10 +95,12 @@ def read_arguments(words: Sequence[str]) -> tuple[DataArguments, CertaintyForcin
         raise click.UsageError("Option '--config' requires an argument.") from error
     except (OSError, yaml.YAMLError, ValueError) as error:
         raise click.UsageError(str(error)) from error
+
     if unknown:
         names = [each.name for kind in ARGUMENTS for each in fields(kind)]
         meant = suggest(unknown[0].lstrip("-").replace("-", "_"), names)
         raise click.UsageError(f"No such option {unknown[0]!r}. {meant}")
+
     data, training, student = arguments
     return data, training, student
 
@@ -108,6 +110,7 @@ def train(data: DataArguments, training: CertaintyForcingConfig, student: Studen
     # As text, `true` means the last checkpoint of the output folder.
     resumed: Any = training.resume_from_checkpoint
     resumed = {"true": True, "false": None}.get(str(resumed).lower(), resumed)
+
     output_dir = OUTPUT_FOLDER.convert(training.output_dir, None, None)
     names = (SUMMARY_NAME, CONFIG_NAME, ADAPTER_CONFIG_NAME)
     has_model = any(Path(output_dir, name).is_file() for name in names)
@@ -116,9 +119,11 @@ def train(data: DataArguments, training: CertaintyForcingConfig, student: Studen
             f"`output_dir={output_dir}` holds {'a model' if has_model else 'checkpoints'} already. Choose another "
             "folder, or delete this one. To continue its training, add --resume_from_checkpoint true."
         )
+
     splits = {"train_dataset": load_split(data.dataset_name, data.dataset_config, data.dataset_train_split)}
     if training.eval_strategy != "no":
         splits["eval_dataset"] = load_split(data.dataset_name, data.dataset_config, data.dataset_test_split)
+
     model, tokenizer = load_student(student)
     trainer = CertaintyForcingTrainer(
         model=model, args=training, processing_class=tokenizer, peft_config=get_peft_config(student), **splits
@@ -126,22 +131,32 @@ def train(data: DataArguments, training: CertaintyForcingConfig, student: Studen
     trainer.train(resume_from_checkpoint=resumed)
     trainer.save_model()
     if training.push_to_hub:
-        is_on_hub = data.dataset_name != DEMO and not Path(data.dataset_name).exists()
-        trainer.push_to_hub(dataset_name=data.dataset_name if is_on_hub else None)
+        dataset_name: str | None = data.dataset_name
+        if data.dataset_name == DEMO or Path(data.dataset_name).exists():
+            dataset_name = None  # it is not on the Hub
+        trainer.push_to_hub(dataset_name=dataset_name)
+
     # Processes that end without it may abort. What wraps the model goes first: were it the last to hold the group of
     # processes, it would wait for the group's threads, which wait for the interpreter.
     trainer.model_wrapped = trainer.model
     trainer.accelerator.free_memory()
     trainer.accelerator.end_training()
-    if trainer.is_world_process_zero():
+    if not trainer.is_world_process_zero():
+        return
+
+    figures: dict[str, Any] = {}
+    for logs in trainer.state.log_history:
         # The last value of everything that was logged.
-        figures = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
-        for name, value in figures.items():
-            if not name.endswith(("_flos", "_per_second")):
-                click.echo(f"{name}  {value:.4g}")
-        is_raw = tokenizer.chat_template is None or has_texts(splits["train_dataset"])
-        folder = quote(training.output_dir)
-        click.echo(f"\nNext: hf-dparallel {f'generate {folder} --raw TEXT' if is_raw else f'chat {folder}'}")
+        figures |= logs
+    for name, value in figures.items():
+        if not name.endswith(("_flos", "_per_second")):
+            click.echo(f"{name}  {value:.4g}")
+
+    folder = quote(training.output_dir)
+    following = f"chat {folder}"
+    if tokenizer.chat_template is None or has_texts(splits["train_dataset"]):
+        following = f"generate {folder} --raw TEXT"
+    click.echo(f"\nNext: hf-dparallel {following}")
 
 
 def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

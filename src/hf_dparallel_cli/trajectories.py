@@ -39,9 +39,14 @@ def trajectories_command(output_dir: str, reward: str, ray_actors: int | None, *
     dataset = load_prompts(options, reward, default_split="train")
     # Looked up before the decoding, which takes hours.
     reward_function = None if reward == "none" else get_reward(reward, dataset)
+
     state = join_processes()
-    how: dict[str, Any] = {"generation_config": settings, "output_dir": output_dir}
-    how |= {name: options[name] for name in ("batch_size", "seed")}
+    how: dict[str, Any] = {
+        "generation_config": settings,
+        "output_dir": output_dir,
+        "batch_size": options["batch_size"],
+        "seed": options["seed"],
+    }
     is_autoregressive = options["causal_past"]
     if ray_actors is None:
         teacher, tokenizer = load_model(options)
@@ -54,6 +59,7 @@ def trajectories_command(output_dir: str, reward: str, ray_actors: int | None, *
             raise ValueError("`ray_actors` has Ray start the processes. Run the command without torchrun.")
         tokenizer = load_tokenizer(path_of(options["model"]), options["revision"] or "main")
         rows = generate_trajectories_on_ray(partial(load_model, options), dataset, max_actors=ray_actors, **how)
+
     path = Path(output_dir, FILTERED_NAME)
     if state.is_main_process:
         path.unlink(missing_ok=True)  # of another reward
