@@ -90,10 +90,14 @@ class DiffusionBackbone:
             if cache is None:
                 key_positions = position_ids
 
+        # Where the open block of a causal past begins: it is the last one.
         open_start = key_positions.amax(dim=1, keepdim=True) + 1 - self.config.block_length
+        query_blocks = self._blocks(position_ids, open_start)
+        key_blocks = self._blocks(key_positions, open_start)
+
         mask = make_attention_mask(
             self.config,
-            block_causal(self._blocks(position_ids, open_start), self._blocks(key_positions, open_start)),
+            block_causal(query_blocks, key_blocks),
             (rows, queries, keys),
             key_mask=key_mask,
             dtype=inputs_embeds.dtype,

@@ -74,6 +74,7 @@ class PublishedConfigMixin:
 
         for name, expected in self.required_values.items():
             self._check(name, [getattr(self, name, expected)], [expected])
+
         SETTINGS["block_length"].read(getattr(self, "block_length", None))
         self._check("is_causal", [self.is_causal], [False])
         self._check("layer_types", getattr(self, "layer_types", None) or [], ["full_attention"])

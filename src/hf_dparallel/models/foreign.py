@@ -61,6 +61,7 @@ def enable_diffusion_generation(
         raise ValueError(f"{type(model).__name__} is a class of this package, and has `generate`. Leave out the call.")
     if getattr(model.config, "canvas_length", None):
         raise ValueError(f"{type(model).__name__} decodes canvases of random tokens. Use its own `generate`.")
+
     if mask_token_id is None:
         mask_token_id = getattr(model.config, "mask_token_id", None)
     if mask_token_id is None:
@@ -68,6 +69,7 @@ def enable_diffusion_generation(
             f"`mask_token_id` is needed: the config of {type(model).__name__} has none. Pass the id of the mask token "
             "(`tokenizer.mask_token_id`)."
         )
+
     block_length = SETTINGS["block_length"].read(block_length)
     _check_frequencies(model)
 
@@ -91,6 +93,7 @@ def enable_diffusion_generation(
         cls = type(model)
         bases = (ScoringMixin, DiffusionGenerationMixin, cls)
         model.__class__ = type(cls.__name__, bases, {"__module__": cls.__module__})  # type: ignore[assignment]
+
     model.shift_logits = shift_logits
     model.takes_visibility = has_masks
     model.hides_padding = hides_padding

@@ -217,6 +217,7 @@ def default_collator(
     settings["eos_token_id"] = training_token_id("eos_token_id", model, processing_class)
     settings["seed"] = args.seed if args.data_seed is None else args.data_seed
     settings["vocab_size"] = vocabulary_size(base)
+
     if base.attention == "full":
         return DataCollatorForSemiAutoregressiveMasking(**settings)
 
@@ -226,6 +227,7 @@ def default_collator(
             f"`block_length={args.block_length}` is replaced by {base.config.block_length}, the block length of the "
             "model. To teach it another one, set `model.config.block_length` first."
         )
+
     if base.is_autoregressive:
         if args.n_gpu > 1:
             raise SettingError(

@@ -34,19 +34,6 @@ class Views(NamedTuple):
     answer_start: torch.LongTensor
 
 
-class MaskedRow(NamedTuple):
-    """A sequence, and what its views score.
-
-    `clean`, `(length,)`, are its tokens, and `is_scored`, `(num_views, 1, length)`, is what each view masks in active
-    blocks. The answer begins at the column `answer_start`, and the last active block ends before `active_end`.
-    """
-
-    clean: torch.LongTensor
-    is_scored: torch.BoolTensor
-    answer_start: int
-    active_end: int
-
-
 class RowScoring:
     """Scores and averages the rows of a batch. A collator that makes other rows overrides what these need."""
 
@@ -198,22 +185,10 @@ class DataCollatorForSemiAutoregressiveMasking(DrawsByRow, RowScoring):
     def mask(self, examples: list[dict[str, Any]]) -> Views:
         """Returns the masked views of `examples`, each padded to `padded_length`."""
         rows = [self._mask_row(example) for example in examples]
-        clean = torch.stack([row.clean for row in rows])
-        is_scored = torch.cat([row.is_scored for row in rows], dim=1)
-        answer_start = torch.tensor([[row.answer_start] for row in rows])
-        active_end = torch.tensor([[row.active_end] for row in rows])
+        # All first views, then all second ones.
+        return Views(*(torch.stack(of_rows, dim=1).flatten(0, 1) for of_rows in zip(*rows, strict=True)))
 
-        clean = clean.repeat(self.num_views, 1)
-        is_scored = is_scored.flatten(0, 1)
-        is_after = torch.arange(self.padded_length) >= active_end.repeat(self.num_views, 1)
-        return Views(
-            clean=clean,
-            noisy=clean.masked_fill(is_scored | is_after, self.mask_token_id),
-            labels=clean.masked_fill(~is_scored, IGNORE_INDEX),
-            answer_start=answer_start.repeat(self.num_views, 1),
-        )
-
-    def _mask_row(self, example: dict[str, Any]) -> MaskedRow:
+    def _mask_row(self, example: dict[str, Any]) -> Views:
         prompt, completion, steps = self.read_row(example)
         answer_start = len(prompt)
         clean = torch.full((self.padded_length,), self.eos_token_id)
@@ -221,15 +196,22 @@ class DataCollatorForSemiAutoregressiveMasking(DrawsByRow, RowScoring):
 
         generator = self.generator_of(prompt, completion)
         spans = self.active_spans(answer_start, len(completion), generator)
-        is_scored = torch.zeros(self.num_views, 1, len(clean), dtype=torch.bool)
+        is_scored = torch.zeros(self.num_views, len(clean), dtype=torch.bool)
         for start, end in spans:
             of_first_view = self._draw_masked(steps[start - answer_start : end - answer_start], generator)
-            is_scored[0, 0, start:end] = of_first_view
+            is_scored[0, start:end] = of_first_view
             if self.complementary_masking:
-                is_scored[1, 0, start:end] = ~of_first_view
+                is_scored[1, start:end] = ~of_first_view
 
-        _, active_end = spans[-1]
-        return MaskedRow(clean=clean, is_scored=is_scored, answer_start=answer_start, active_end=active_end)
+        _, last_end = spans[-1]
+        is_after = torch.arange(len(clean)) >= last_end
+        clean = clean.expand(self.num_views, -1)
+        return Views(
+            clean=clean,
+            noisy=clean.masked_fill(is_scored | is_after, self.mask_token_id),
+            labels=clean.masked_fill(~is_scored, IGNORE_INDEX),
+            answer_start=torch.full((self.num_views, 1), answer_start),
+        )
 
     def active_spans(
         self, prompt_length: int, completion_length: int, generator: torch.Generator
@@ -237,6 +219,7 @@ class DataCollatorForSemiAutoregressiveMasking(DrawsByRow, RowScoring):
         """Returns the first column of each active block, and the first one after it."""
         if self.masking == "random":
             return [(prompt_length, self.padded_length)]
+
         # The published code draws from one more block, which may hold nothing at all.
         num_blocks = -(-completion_length // self.block_length)
         block = int(torch.randint(num_blocks, (), generator=generator))
@@ -284,6 +267,7 @@ class DataCollatorForSemiAutoregressiveMasking(DrawsByRow, RowScoring):
                 rule="is in a row, and is what the model learns to replace",
                 remedy="Drop such rows.",
             )
+
         if self.vocab_size is not None and ids.max() >= self.vocab_size:
             raise SettingError(
                 "vocab_size",

@@ -184,12 +184,12 @@ class CertaintyForcingTrainer(Trainer):
         """Sets how batches are made, scored and checked."""
         self._scoring = collator if isinstance(collator, RowScoring) else ForeignRows()
         self._num_views = getattr(collator, "num_views", 1)
+        self._eval_collator = collator
+        self._row_checks: dict[str, Any] = {}
+
         if getattr(collator, "trains_with_cache", False):
             args.activation_checkpointing = False
             args.gradient_checkpointing = False
-
-        self._eval_collator = collator
-        self._row_checks: dict[str, Any] = {}
         if not isinstance(collator, DataCollatorForSemiAutoregressiveMasking):
             return
 
@@ -201,6 +201,7 @@ class CertaintyForcingTrainer(Trainer):
             "max_length": collator.max_length,
             "check_row": collator.read_row,
         }
+
         # What the recipe and the card say.
         args.block_length = collator.block_length
         args.mask_ratio = collator.mask_ratio
