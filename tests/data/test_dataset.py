@@ -2,7 +2,7 @@
 """Training data from text and chats."""
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from transformers.utils import logging
 
 from hf_dparallel.data.dataset import prepare_dataset, tokenize_row
@@ -122,3 +122,9 @@ def test_rows_are_checked():
 def test_blank_completions_are_refused():
     with pytest.raises(ValueError, match="must not be blank"):
         tokenize_row({"prompt": "5", "completion": "  "}, make_tokenizer())
+
+
+def test_several_splits_are_refused():
+    splits = DatasetDict(train=Dataset.from_dict({"prompt": ["5"], "completion": ["6"]}))
+    with pytest.raises(ValueError, match="`rows` must have rows, got a DatasetDict of 'train'. Use one split of it."):
+        prepare_dataset(splits, "rows", make_tokenizer())

@@ -60,11 +60,19 @@ def learned(template, rows):
     return [tokenizer.decode(row["completion_ids"]) for row in trained]
 
 
+GIVEN = {
+    "objects": [call("go", ROME)],
+    "arguments as JSON text": [call("go", json.dumps(ROME))],
+    "calls as JSON text": json.dumps([call("go", ROME)]),
+    "both as JSON text": json.dumps([call("go", json.dumps(ROME))]),
+}
+
+
 @pytest.mark.parametrize("name", WRITES_CALLS)
-@pytest.mark.parametrize("given", [ROME, json.dumps(ROME)])
+@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
 def test_arguments_of_calls_are_written_as_json(name, given):
     """As JSON texts, OpenAI's form, templates of objects would write them in quotes."""
-    messages = [user("Where?"), assistant("", tool_calls=[call("go", given)])]
+    messages = [user("Where?"), assistant("", tool_calls=given)]
     written = '<tool_call>go {"city": "Rome", "days": 2}</tool_call><|im_end|>'
     assert learned(WRITES_CALLS[name], [{"messages": messages}]) == [written]
     tokenizer = tokenizer_with(WRITES_CALLS[name])

@@ -49,7 +49,11 @@ def prepare_dataset(
         )
     if not len(dataset):
         raise ValueError(f"`{name}` has 0 rows: did `filter_trajectories` drop everything? Lower its `min_reward`.")
-    if not next(iter(dataset)).keys() >= set(TOKENIZED_COLUMNS):
+
+    first = next(iter(dataset))
+    if not isinstance(first, Mapping):
+        raise ValueError(f"`{name}` must have rows, got a {type(dataset).__name__} of {first!r}. Use one split of it.")
+    if not first.keys() >= set(TOKENIZED_COLUMNS):
         dataset = _tokenized(dataset, name, processing_class, eos_token_id, chat_template_kwargs)
 
     kept, longest = _fitting_rows(dataset, name, max_length, check_row)

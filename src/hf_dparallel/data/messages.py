@@ -88,11 +88,10 @@ def _read_message(message: Any, where: str, is_last: bool) -> Message:
     if is_text_needed and not content.strip():
         raise ValueError(f"{where}, of the {role}, must not be empty: `{text_key}` is {message.get(text_key)!r}.")
 
-    for name in rest.keys() & {*CALLS}:
-        calls = rest[name]
-        rest[name] = (
-            [_read_call(call, where) for call in calls] if isinstance(calls, list) else _read_call(calls, where)
-        )
+    if "tool_calls" in rest:
+        rest["tool_calls"] = [_read_call(call, where) for call in parse_json(rest["tool_calls"])]
+    if "function_call" in rest:
+        rest["function_call"] = _read_call(parse_json(rest["function_call"]), where)
     return {"role": role, "content": content, **rest}
 
 

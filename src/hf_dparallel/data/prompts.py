@@ -120,7 +120,8 @@ def tokenize_prompts(
     prompts = []
     for number, row in enumerate(plain_rows(dataset)):
         with errors_of_row(number, "dataset"):
-            prompt = encode_prompt(tokenizer, read_example(row, dataset.features), chat_template_kwargs)
+            example = read_example(row, getattr(dataset, "features", None))
+            prompt = encode_prompt(tokenizer, example, chat_template_kwargs)
             if mask_token_id in prompt:
                 raise ValueError(
                     f"Its prompt contains the mask token ({mask_token_id}), but prompts are not decoded. Remove it."
