@@ -110,7 +110,7 @@ def test_bad_arguments_are_found_before_decoding():
     with pytest.raises(ValueError, match=r"already has the columns \['completion_ids'\].*remove_columns"):
         with_ids = prompts.add_column("completion_ids", [[1], [2]])
         evaluate_decoding(model, tokenizer, with_ids, reward_of_the_text, RECIPE)
-    with pytest.raises(TypeError, match="Use `datasets.Dataset.from_list`"):
+    with pytest.raises(TypeError, match="Use one split of it, or read a stream"):
         evaluate_decoding(model, tokenizer, [{"prompt": "1"}], reward_of_the_text, RECIPE)
     with pytest.raises(ValueError, match="`batch_size` must be at least 1, got -1"):
         evaluate_decoding(model, tokenizer, prompts, reward_of_the_text, RECIPE, batch_size=-1)

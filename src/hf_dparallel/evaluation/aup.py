@@ -50,13 +50,23 @@ def accuracy_under_parallelism(
             "`tokens_per_forward` must have a number above 0 for each of the accuracies, and each another one, got "
             f"{list(tokens_per_forward)} for {len(accuracy)} accuracies."
         )
+
     best = max(accuracy) if max_accuracy is None else max_accuracy
     if min(accuracy) < 0 or not 1 < max(best, *accuracy) <= 100:
         raise ValueError(
             f"`accuracy` and `max_accuracy` must be percentages between 0 and 100, got {list(accuracy)} and {best}. "
             "Multiply fractions by 100."
         )
+
     points = sorted(zip(tokens_per_forward, accuracy, strict=True))
-    (first, start), *_ = points
-    weighted = [(rho, y * min(math.exp(-3 * (1 - y / best)), 1.0)) for rho, y in points if y >= start - 5]
-    return first * start + sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(weighted))
+    first_rho, first_y = points[0]
+    weighted = []
+    for rho, y in points:
+        if y >= first_y - 5:
+            weight = min(math.exp(-3 * (1 - y / best)), 1.0)
+            weighted.append((rho, y * weight))
+
+    area = first_rho * first_y
+    for (rho, y), (next_rho, next_y) in pairwise(weighted):
+        area += (next_rho - rho) * (y + next_y) / 2
+    return area

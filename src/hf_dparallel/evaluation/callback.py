@@ -51,11 +51,15 @@ class DecodingCallback(TrainerCallback):
         _check_trainer(trainer, len(dataset))
         check_new_columns(dataset, ["completion_ids"])
         check_reward_columns(reward_funcs, dataset.column_names)
+
         answerer = Answerer(trainer.model, trainer.processing_class, generation_config, batch_size)
         self.answerer = answerer.with_(chat_template_kwargs=trainer.args.chat_template_kwargs)
         config = self.answerer.config
         tokenize_prompts(dataset, trainer.processing_class, config.mask_token_id, config.chat_template_kwargs)
-        self.trainer, self.dataset, self.reward_funcs = trainer, dataset, reward_funcs
+
+        self.trainer = trainer
+        self.dataset = dataset
+        self.reward_funcs = reward_funcs
 
     def on_train_begin(self, args, state, control, **kwargs):
         # To the front: early stopping, which the trainer was made with, reads the metrics that are added here.
@@ -67,13 +71,16 @@ class DecodingCallback(TrainerCallback):
         names = self.trainer.eval_dataset
         if isinstance(names, dict) and not any(name.startswith(f"eval_{next(iter(names))}_") for name in metrics):
             return
+
         trainer = self.trainer
         share = self.dataset.shard(args.world_size, args.process_index)
         # The copy resolves its recipe anew, now that the model is in evaluation mode, where it may have a cache.
         answerer = replace(self.answerer, model=trainer.model)
         means = evaluate_answers(answerer, share, self.reward_funcs, "Decoding").metrics()
+
         sums = torch.tensor([len(share) * means[name] for name in _AVERAGED], device=args.device)
         averages = (trainer.accelerator.reduce(sums) / len(self.dataset)).tolist()
+
         logged = {f"eval_decoding_{name}": value for name, value in zip(_AVERAGED, averages, strict=True)}
         # Before the Trainer looks for the best checkpoint in `metrics`.
         metrics.update(logged)
@@ -88,8 +95,9 @@ def _check_trainer(trainer: "Trainer", num_prompts: int) -> None:
         )
     if trainer.processing_class is None:
         raise ValueError("`DecodingCallback` needs the tokenizer. Pass `processing_class=` to the trainer.")
-    if num_prompts < (num := trainer.args.world_size):
-        raise ValueError(f"`dataset` must have a prompt for each of the {num} processes, got {num_prompts}.")
+    num_processes = trainer.args.world_size
+    if num_prompts < num_processes:
+        raise ValueError(f"`dataset` must have a prompt for each of the {num_processes} processes, got {num_prompts}.")
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         raise ValueError(
             "`DecodingCallback` needs the whole model in each process, which decodes its share of the prompts in its "

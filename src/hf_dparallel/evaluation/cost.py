@@ -61,7 +61,9 @@ def mean_cost(costs: Sequence[DecodingCost], seconds: float | None = None) -> di
     """
     if not costs:
         raise ValueError("There are no answers to measure.")
-    nfe, answer_tokens = sum(cost.nfe for cost in costs), sum(cost.num_answer_tokens for cost in costs)
+
+    nfe = sum(cost.nfe for cost in costs)
+    answer_tokens = sum(cost.num_answer_tokens for cost in costs)
     means = {
         "nfe": nfe / len(costs),
         "num_tokens": fmean(cost.num_tokens for cost in costs),
@@ -69,8 +71,10 @@ def mean_cost(costs: Sequence[DecodingCost], seconds: float | None = None) -> di
         "tokens_per_forward": fmean(cost.tokens_per_forward for cost in costs),
         "answer_tokens_per_forward": _ratio(answer_tokens, nfe),
     }
+
     if seconds is not None:
         means |= {"latency_s": seconds / len(costs), "tokens_per_second": _ratio(answer_tokens, seconds)}
+
     row_seconds = [cost.seconds for cost in costs if cost.seconds is not None]
     if len(row_seconds) == len(costs):
         means["row_latency_s"] = fmean(row_seconds)

@@ -84,19 +84,25 @@ def evaluate_answers(
     """Measures prompt by prompt what [`evaluate_decoding`] averages."""
     check_new_columns(dataset, ["completion_ids"])
     check_reward_columns(reward_funcs, dataset.column_names)
+
     config = answerer.config
     prompt_ids = tokenize_prompts(dataset, answerer.tokenizer, config.mask_token_id, config.chat_template_kwargs)
     # Prompts of similar length next to one another need little padding.
     prompts = sorted(enumerate(prompt_ids), key=lambda prompt: len(prompt[1]))
+
     start = time.perf_counter()
     answers = dict(tqdm(answerer.rows(prompts), description, len(prompts)))
     seconds = time.perf_counter() - start
-    completion_ids, costs = [], []
+
+    completion_ids = []
+    costs = []
     for row in range(len(prompts)):
         answer = answers[row]
         ids = answer.tokens[: answer.num_tokens].tolist()
         completion_ids.append(ids)
         costs.append(DecodingCost.of_tokens(ids, answer.nfe, config.eos_token_ids))
+
     answered = dataset.add_column("completion_ids", completion_ids)
     rewards = score_completions(answered, answerer.tokenizer, reward_funcs, markers_of(answerer))
-    return Evaluation([reward is not None and reward >= 1 for reward in rewards], costs, seconds)
+    is_correct = [reward is not None and reward >= 1 for reward in rewards]
+    return Evaluation(is_correct=is_correct, costs=costs, seconds=seconds)

@@ -38,6 +38,7 @@ def aup_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         points.sort(key=lambda point: point["accuracy"])
         accuracy = {point["answer_tokens_per_forward"]: 100 * point["accuracy"] for point in points}
         accuracy.pop(0.0, None)
+
         if accuracy and best > 0.01:
             aup[curve] = accuracy_under_parallelism(list(accuracy), list(accuracy.values()), max_accuracy=100 * best)
     return aup
@@ -52,6 +53,7 @@ def write_evaluation(report: Mapping[str, Any], output_dir: str | os.PathLike) -
 
         aup = [(curve, f"{value:.1f}") for curve, value in aup_of(report["rows"]).items()]
         paragraphs += [markdown_table(["Curve", "AUP"], aup), "![Accuracy against tokens per pass](curves.png)"]
+
         for curve, points in curves.items():
             curves[curve] = [{**point, "label": point["method"].removeprefix(curve).strip()} for point in points]
         Path(output_dir).mkdir(parents=True, exist_ok=True)

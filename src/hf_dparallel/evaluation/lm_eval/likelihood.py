@@ -27,6 +27,7 @@ def estimate_log_likelihood(
             f"{type(model).__name__} fills in masks of one block, and the answer has {len(answer)} tokens. Take tasks "
             f"whose answers have at most {model.config.block_length}, or that generate."
         )
+
     masked = draw_masks(len(answer), num_samples if len(answer) > 1 else 1, generator)
     total = 0.0
     for part in masked.split(batch_size):
@@ -52,6 +53,7 @@ def masked_log_probabilities(
     """Scores the masked tokens with log-probabilities, `(num_masked,)`, by rows of `masked`, `(rows, len(answer))`."""
     clean = torch.tensor(context + answer, device=model.device).repeat(len(masked), 1)
     masked = pad(masked, (len(context), 0)).to(model.device)
+
     inputs = {"input_ids": clean.masked_fill(masked, mask_token_id), "attention_mask": torch.ones_like(clean)}
     return model.score(inputs, masked, _token_scores, clean).log_probability.double().cpu()
 

@@ -76,7 +76,8 @@ class DiffusionHarnessLM(TemplateLM):
     """
 
     # As for any model of transformers.
-    tokenizer_name, gather_object = HFLM.tokenizer_name, HFLM.gather_object
+    tokenizer_name = HFLM.tokenizer_name
+    gather_object = HFLM.gather_object
 
     def __init__(
         self,
@@ -100,10 +101,15 @@ class DiffusionHarnessLM(TemplateLM):
         for name, number in (("batch_size", batch_size), ("mc_num", mc_num)):
             if not str(number).isdecimal() or int(number) < 1:
                 raise ValueError(f"`{name}` must be a positive number, got {number!r}. ('auto' is not known here.)")
+
         self.settings = settings
-        self.batch_size, self.mc_num, self.seed = int(batch_size), int(mc_num), seed
+        self.batch_size = int(batch_size)
+        self.mc_num = int(mc_num)
+        self.seed = seed
+
         state = join_processes()
-        self._rank, self._world_size = state.process_index, state.num_processes
+        self._rank = state.process_index
+        self._world_size = state.num_processes
         loading = {"revision": revision, "trust_remote_code": trust_remote_code}
         if isinstance(pretrained, str):
             # lm-eval's command asks for "cuda:0" by default. Each of several processes has a device of its own.
@@ -114,7 +120,9 @@ class DiffusionHarnessLM(TemplateLM):
                 pretrained, dtype=dtype, device_map=self._device, **loading
             )
         else:
-            self.model, self._device = pretrained, getattr(pretrained, "device", None)
+            self.model = pretrained
+            self._device = getattr(pretrained, "device", None)
+
         if not hasattr(self.model, "generate_many"):
             raise ValueError(
                 f"The class {type(self.model).__name__} does not decode by diffusion. Load the model, give it to "
@@ -123,8 +131,10 @@ class DiffusionHarnessLM(TemplateLM):
         if adapter is not None:
             self.model.load_adapter(adapter)
         self.model.eval()
+
         name = pretrained if isinstance(pretrained, str) else pretrained.name_or_path
         self.tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **loading)
+
         # Only its special tokens count: each request has settings of its own.
         given = {**(chat_template_args or {}), **(read.chat_template_kwargs or {})}
         check_chat(self.model, given)
@@ -133,6 +143,7 @@ class DiffusionHarnessLM(TemplateLM):
         self.chat_template_args = self._resolved.chat_template_kwargs or {}
         markers = (self._resolved.thought_markers, self.chat_template_args)
         self._markers = ThoughtMarkers.of(self.tokenizer, *markers)
+
         self.costs: Costs = {}
         self._chats: set[str] = set()
 
@@ -173,18 +184,27 @@ class DiffusionHarnessLM(TemplateLM):
         groups: dict[str, dict[str, Instance]] = {}
         for name, request in zip(names, requests, strict=True):
             groups.setdefault(json.dumps(request.args[1], sort_keys=True), {})[name] = request
+
         # All requests are checked before any is decoded.
         asked = []
         for group in groups.values():
             gen_kwargs = next(iter(group.values())).args[1]
             config, until = read_gen_kwargs(gen_kwargs, self.settings, self.model, self.tokenizer)
             asked.append((config, until, {name: self.tok_encode(one.args[0]) for name, one in group.items()}))
-        decoded = (answer for of_group in asked for answer in self._decode(*of_group))
-        disable = disable_tqdm or self.rank != 0
-        answers = {name: rest for name, *rest in tqdm(decoded, "generate_until", len(requests), disable=disable)}
-        named = zip(names, requests, strict=True)
-        self.costs = {(request.task_name, request.doc_id, name): answers[name][1] for name, request in named}
-        return [answers[name][0] for name in names]
+
+        texts = {}
+        costs = {}
+        with tqdm(desc="generate_until", total=len(requests), disable=disable_tqdm or self.rank != 0) as bar:
+            for config, until, prompts in asked:
+                for name, text, cost in self._decode(config, until, prompts):
+                    texts[name] = text
+                    costs[name] = cost
+                    bar.update()
+
+        self.costs = {}
+        for name, request in zip(names, requests, strict=True):
+            self.costs[request.task_name, request.doc_id, name] = costs[name]
+        return [texts[name] for name in names]
 
     def _decode(
         self, config: DiffusionGenerationConfig, until: Sequence[str], prompts: Mapping[str, list[int]]
@@ -197,12 +217,14 @@ class DiffusionHarnessLM(TemplateLM):
         answerer = Answerer(self.model, self.tokenizer, config, self.batch_size, self.seed)
         stop = StopTextCriteria(self.tokenizer, until)
         criteria = StoppingCriteriaList([stop] if until and config.stop_at_eos else [])
+
         # The longest first: a prompt too long for the memory shows at once.
         longest_first = sorted(prompts.items(), key=lambda prompt: len(prompt[1]), reverse=True)
         for name, row in answerer.rows(longest_first, criteria):
             tokens = row.tokens[: row.num_tokens].tolist()
             if until:
                 tokens = stop.cut(tokens)
+
             cost = DecodingCost.of_tokens(tokens, row.nfe, config.eos_token_ids, row.seconds)
             markers = self._markers if self._chats else None
             hidden = hidden_tokens(self.tokenizer, markers)
@@ -219,6 +241,7 @@ class DiffusionHarnessLM(TemplateLM):
                     f"The answer {texts[1]!r} has no tokens of its own after the end of its prompt "
                     f"{texts[0][-40:]!r}. Let the task put a space between them (`target_delimiter`)."
                 )
+
         answers = []
         for _, context, answer in tqdm(requests, "loglikelihood", disable=disable_tqdm or self.rank != 0):
             generator = torch.Generator().manual_seed(stable_hash(self.seed, context, answer))
@@ -280,9 +303,11 @@ def read_gen_kwargs(
     limits = [Setting(name, "length", int, "", minimum=1).read(settings.pop(name, None)) for name in _LIMITS]
     if settings.get("max_new_tokens") is None:
         settings["max_new_tokens"] = next((limit for limit in limits if limit is not None), None)
+
     config = resolve(model, DiffusionGenerationConfig(**defaults), tokenizer, **settings)
     # Some tasks have empty strings, for tokenizers without an end token.
     until = [text for text in dict.fromkeys([*until, *config.stop_strings]) if text]
+
     # Text is decoded without special tokens, so strings that are one would not be found in it.
     special = {token.content: token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
     ends = [special[text] for text in until if text in special]
