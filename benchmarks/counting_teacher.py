@@ -26,7 +26,6 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel.demo import path_of
-from hf_dparallel.demo.pipeline import BLOCK_LENGTH
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.generation.answerer import Answerer
 from hf_dparallel.generation.configuration import recipe_of
@@ -42,6 +41,7 @@ from teacher.testbed import conversation_dataset, reply_reward
 
 # The longest replies to problems of up to three steps have 63 tokens, those of eight 152.
 SHORT, LONG = 64, 160
+BLOCK_LENGTH = 32
 TYPED = json.loads(Path(__file__).with_name("counting_prompts.json").read_text())
 
 Messages = list[dict[str, str]]

@@ -1,13 +1,14 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Makes the first table and the chart of docs/results.md: runs of the demo with several seeds, and times of answers.
 
-    for seed in 0 1 2; do hf-dparallel demo --seed $seed --output_dir demo_output/$seed; done
+    long="--num_trajectories 640 --num_train_steps 100 --num_tuning_problems 128 --num_problems 400"
+    for seed in 0 1 2; do hf-dparallel demo $long --seed $seed --output_dir demo_output/$seed; done
     python benchmarks/demo.py demo_output/0 demo_output/1 demo_output/2 --output demo.json --chart results.svg
 
 Passes and accuracy are those of the runs. Times are measured here, in one thread, the methods in turn, `--repetitions`
 times after one that does not count; the table has the median of the CPU's time, and the file the clock's, too.
-Thresholds of the teacher that are bolder than those of the demo are measured here, too, and a student that is trained
-in as many steps without the certainty loss.
+Thresholds of the teacher that are bolder than those of the demo are measured here, too, and on the held-out problems
+all thresholds of the student and of the control, which is trained in as many steps without the certainty loss.
 """
 
 import argparse
@@ -20,18 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from peft import PeftModel
 
 from hf_dparallel.data.prompts import tokenize_prompts
 from hf_dparallel.data.rewards import numeric_answer_reward
-from hf_dparallel.demo import word_problem_dataset
 from hf_dparallel.demo.pipeline import (
     BLOCK_LENGTH,
     MAX_NEW_TOKENS,
-    TUNING_GRID,
+    STUDENT_GRID,
     DemoConfig,
-    distil,
     fewest_passes,
     load_teacher,
 )
@@ -44,20 +42,31 @@ from hf_dparallel.reports import markdown_table, read_report, write_json
 
 
 BATCH_SIZES = (1, 16)
-BOLDER: list[dict[str, Any]] = [{"confidence_threshold": 0.4}, {"entropy_threshold": 1.4}]
+BOLDER: list[dict[str, Any]] = [{"confidence_threshold": 0.3}, {"entropy_threshold": 2.0}]
 CURVES = {
     "original": ("Teacher, one token per pass", "bar"),
     "confidence_threshold": ("Teacher, confidence threshold", "first"),
     "entropy_threshold": ("Teacher, entropy threshold", "second"),
+    "control": ("Control, entropy threshold", "fourth"),
     "student": ("Student, entropy threshold", "third"),
 }
+# Where the adapters of a run are.
+ADAPTERS = {"control": Path("control", "adapter"), "student": Path("adapter")}
 
 
 def settings_of(report: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns the settings of each row of a report, as the demo has chosen them."""
     tuning = report["tuning"]
-    chosen = [fewest_passes(tuning[name], tuning["original"]["accuracy"])["recipe"] for name in list(CURVES)[1:]]
+    accuracy = tuning["original"]["accuracy"]
+    chosen = [fewest_passes(tuning[name], accuracy)["recipe"] for name in list(CURVES)[1:]]
     return [{}, {"denoising_steps": MAX_NEW_TOKENS // 4}, *chosen]
+
+
+def load_student(folder: Path, name: str) -> Any:
+    """Returns the student or the control of a run, merged, in the dtype of the teacher."""
+    adapter = str(folder / ADAPTERS[name])
+    merged = PeftModel.from_pretrained(load_teacher(torch.float32)[0], adapter).merge_and_unload()
+    return merged.to(load_teacher()[0].dtype)
 
 
 def seconds_per_answer(
@@ -65,10 +74,9 @@ def seconds_per_answer(
 ) -> list[dict[str, list[tuple[float, float]]]]:
     """Returns for each row and batch size the seconds of an answer in each repetition, of the CPU and by the clock."""
     teacher, tokenizer = load_teacher()
-    student = PeftModel.from_pretrained(load_teacher(torch.float32)[0], str(folder / "adapter")).merge_and_unload()
-    models = [*[teacher] * 4, student.to(teacher.dtype)]
+    models = [*[teacher] * 4, load_student(folder, "control"), load_student(folder, "student")]
     seconds: list[dict[str, list]] = [{str(size): [] for size in BATCH_SIZES} for _ in models]
-    problems = word_problem_dataset(num_prompts, report["settings"]["seed"] + 2, split="test")
+    problems = DemoConfig(seed=report["settings"]["seed"], num_problems=num_prompts).problems("comparison")
     prompts = list(enumerate(tokenize_prompts(problems, tokenizer)))
     for repetition in range(repetitions + 1):
         for size in BATCH_SIZES:
@@ -83,25 +91,16 @@ def seconds_per_answer(
     return seconds
 
 
-def without_certainty(folder: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """Trains a student as a run of the demo did, without the certainty loss, and measures it with each threshold."""
-    teacher, tokenizer = load_teacher()
-    config = DemoConfig(**settings | {"output_dir": str(folder / "without_certainty")})
-    rows = Dataset.from_parquet(str(folder / "trajectories.parquet"))
-    student = distil(rows, tokenizer, config, teacher.dtype, certainty_weight=0.0)
-    return measure(student, [{"entropy_threshold": value} for value in TUNING_GRID["entropy_threshold"]], settings)
-
-
 def measure(model: Any, recipes: list[dict[str, Any]], settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Measures a model on the tuning and on the held-out problems of a run of the demo."""
     _, tokenizer = load_teacher()
-    sets = {"tuning": settings["num_tuning_problems"], "held_out": settings["num_problems"]}
+    run = DemoConfig(**settings)
+    sets = {"tuning": run.problems("tuning"), "held_out": run.problems("comparison")}
     points: list[dict[str, Any]] = [{"recipe": recipe} for recipe in recipes]
     for point in points:
         config = DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **point["recipe"])
         answerer = Answerer(model, tokenizer, config, settings["batch_size"])
-        for seed, (name, number) in enumerate(sets.items(), settings["seed"] + 1):
-            problems = word_problem_dataset(number, seed, split="test")
+        for name, problems in sets.items():
             figures = evaluate_answers(answerer, problems, numeric_answer_reward, name).metrics()
             point[name] = {metric: figures[metric] for metric in ("accuracy", "nfe")}
     return points
@@ -178,9 +177,13 @@ def main() -> None:
         seconds = seconds_per_answer(folder, report, args.num_prompts, args.repetitions)
         rows = [row | {"seconds": of_row} for row, of_row in zip(report["rows"], seconds, strict=True)]
         del report["settings"]["output_dir"]
-        bolder = measure(load_teacher()[0], BOLDER, report["settings"])
-        control = without_certainty(folder, report["settings"])
-        result["runs"].append(report | {"rows": rows, "bolder": bolder, "without_certainty": control})
+        grid = [{"entropy_threshold": value} for value in STUDENT_GRID]
+        measured = {
+            "bolder": measure(load_teacher()[0], BOLDER, report["settings"]),
+            "without_certainty": measure(load_student(folder, "control"), grid, report["settings"]),
+            "with_certainty": measure(load_student(folder, "student"), grid, report["settings"]),
+        }
+        result["runs"].append(report | {"rows": rows} | measured)
         write_json(result, args.output)
     print(table(result))
     if args.chart:

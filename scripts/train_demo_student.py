@@ -26,7 +26,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from hf_dparallel import DiffusionGenerationConfig, filter_trajectories, generate_trajectories
 from hf_dparallel.demo import STUDENT, TEACHER
-from hf_dparallel.demo.pipeline import BLOCK_LENGTH, TRAJECTORY_RECIPE, DemoConfig, distil, load_teacher
+from hf_dparallel.demo.pipeline import DemoConfig, distil, load_teacher
 from hf_dparallel.reports import read_json, write_json
 
 
@@ -34,6 +34,8 @@ KINDS = {"problem": 0.49, "follow-up": 0.13, "chat": 0.2, "sum": 0.08, "small ta
 # Half of the problems are short.
 STEPS = [*(1, 2, 3) * 5, *(4, 5, 6, 7, 8) * 3]
 MAX_NEW_TOKENS = 160
+BLOCK_LENGTH = 32
+TRAJECTORY_RECIPE = {"confidence_threshold": 0.8}
 # Of the rows of the training; few are longer, and are left out.
 MAX_LENGTH = 256
 # At the demo's, which is twice as high, it lost four of a hundred everyday problems that its teacher solves.
@@ -101,7 +103,8 @@ def main() -> None:
     )
     teacher, tokenizer = load_teacher(torch.float32, args.teacher)
     trajectories = make_trajectories(teacher, tokenizer, config)
-    distil(trajectories, tokenizer, config, torch.bfloat16, max_length=MAX_LENGTH, learning_rate=LEARNING_RATE)
+    settings = {"block_length": BLOCK_LENGTH, "max_length": MAX_LENGTH, "learning_rate": LEARNING_RATE}
+    distil(trajectories, tokenizer, config, torch.bfloat16, **settings)
     recipe = DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **STUDENT_RECIPE)
     recipe.save_pretrained(args.output_dir / "adapter")
 

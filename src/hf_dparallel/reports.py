@@ -61,22 +61,25 @@ def write_report(report: Mapping[str, Any], folder: str | os.PathLike, paragraph
 def results_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Formats rows as a Markdown table that is also readable on a terminal; columns that they lack are left out."""
     columns = []
+    header = ["Method"]
     for column in _COLUMNS:
+        heading, name, *_ = column
         # One row alone is no faster than another.
-        if column[1] in rows[0] and (column[1] != "speedup" or len(rows) > 1):
+        if name in rows[0] and (name != "speedup" or len(rows) > 1):
             columns.append(column)
-    header = ["Method", *(heading for heading, *_ in columns)]
-    if any(row.get("accuracy_interval") for row in rows):
-        header[-1] += " (95 %)"
+            has_intervals = any(row.get(f"{name}_interval") for row in rows)
+            header.append(f"{heading} (95 %)" if has_intervals else heading)
 
     lines = []
     for row in rows:
         line = [row["method"]]
         for _, name, factor, number in columns:
-            line.append(number.format(factor * row[name]))
-        interval = row.get("accuracy_interval")
-        if interval:
-            line[-1] += f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
+            cell = number.format(factor * row[name])
+            interval = row.get(f"{name}_interval")
+            if interval:
+                low, high = (number.format(factor * end).removesuffix("%") for end in interval)
+                cell += f" [{low}, {high}]"
+            line.append(cell)
         lines.append(line)
     return markdown_table(header, lines)
 

@@ -16,7 +16,8 @@ from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
 from hf_dparallel.data.dataset import tokenize_row
 from hf_dparallel.data.prompts import tokenize_prompts
 from hf_dparallel.demo import STUDENT, TEACHER, pipeline, word_problem_dataset
-from hf_dparallel.demo.pipeline import DemoConfig, load_teacher, run_demo
+from hf_dparallel.demo.duel import show_duel
+from hf_dparallel.demo.pipeline import DemoConfig, _conclude, load_teacher, run_demo
 from hf_dparallel.evaluation.decoding import evaluate_decoding
 from hf_dparallel.inspection.play import QUESTIONS
 
@@ -136,26 +137,32 @@ def test_bundled_teacher_is_small():
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     output_dir = tmp_path_factory.mktemp("demo")
-    numbers = {"num_trajectories": 4, "num_train_steps": 1, "num_tuning_problems": 1, "num_problems": 1}
+    numbers = {"num_trajectories": 4, "num_train_steps": 1, "num_tuning_problems": 1, "num_problems": 2}
     config = DemoConfig(str(output_dir), batch_size=4, **numbers)
     with pytest.MonkeyPatch.context() as monkeypatch:
         few = {rule: values[-1:] for rule, values in pipeline.TUNING_GRID.items()}
         monkeypatch.setattr(pipeline, "TUNING_GRID", few)
+        monkeypatch.setattr(pipeline, "STUDENT_GRID", pipeline.STUDENT_GRID[-1:])
         return run_demo(config), output_dir
 
 
 def test_report_has_the_rows_of_the_contract(demo):
     report, output_dir = demo
     assert report == json.loads((output_dir / "report.json").read_text())
-    assert len(report["rows"]) == 5
+    assert len(report["rows"]) == 6
     for row in report["rows"]:
         assert list(row) == ["method", "accuracy", "nfe", "tokens_per_forward", "latency_s", "speedup"]
-    original, few_step, *_, student = report["rows"]
-    assert (original["nfe"], few_step["nfe"], original["speedup"]) == (63.0, 16.0, 1.0)
+    original, few_step, *_, control, student = report["rows"]
+    assert (original["nfe"], few_step["nfe"], original["speedup"]) == (64.0, 16.0, 1.0)
+    assert control["method"] == "Control, without the certainty loss, entropy threshold 0.8"
     assert student["method"].startswith("Student (dParallel), entropy threshold")
     assert report["trajectories_kept"] + report["trajectories_dropped"] == 4
     table = (output_dir / "report.md").read_text()
     assert all(row["method"] in table for row in report["rows"])
+    assert " Passes (95 %) |" in table and " Accuracy (95 %) |" in table
+    for row in report["rows"]:
+        low, high = report["intervals"][row["method"]]["nfe_interval"]
+        assert low <= row["nfe"] <= high
     assert (output_dir / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -177,7 +184,36 @@ def test_the_adapter_and_its_recipe_load_again(demo):
     teacher, tokenizer = load_teacher(torch.float32)
     student = PeftModel.from_pretrained(teacher, output_dir / "adapter")
     recipe = DiffusionGenerationConfig.from_pretrained(output_dir / "adapter")
-    assert f"{recipe.entropy_threshold}" in report["rows"][4]["method"]
+    assert f"{recipe.entropy_threshold}" in report["rows"][-1]["method"]
     problems = word_problem_dataset(1, seed=5, split="test")
     figures = evaluate_decoding(student, tokenizer, problems, numeric_answer_reward, recipe)
     assert figures["nfe"] < 64
+
+
+def test_the_table_says_whether_it_tells_a_student_from_the_control():
+    row = {"accuracy": 1.0, "nfe": 2.0}
+    rows = [{**row, "method": f"Teacher, {number}", "nfe": 8.0 - number} for number in range(4)] + [row, row]
+    assert "+0.00 passes (95 % interval -0.10 to +0.10), at 100.0%: this table cannot tell" in _conclude(
+        rows, (-0.1, 0.1)
+    )
+    assert "this table tells them apart" in _conclude(rows, (0.1, 0.3))
+    assert "teacher's best threshold of those tried (3)" in _conclude(rows, (0.1, 0.3))
+
+
+def test_no_two_seeds_and_no_two_purposes_share_problems():
+    """Neither do thresholds and figures of one seed, nor those of several that are averaged."""
+    drawn = [
+        [row["prompt"][0]["content"] for row in DemoConfig(seed=seed).problems(purpose)]
+        for seed in range(3)
+        for purpose in ("trajectories", "tuning", "comparison")
+    ]
+    questions = [question for each in drawn for question in set(each)]
+    assert len(set(questions)) > 0.99 * len(questions)  # by chance, some are drawn twice
+
+
+def test_the_first_thing_to_see_is_a_question_to_teacher_and_student(capsys):
+    passes = show_duel()
+    out = capsys.readouterr().out
+    assert passes["Student"] <= 4 and passes["Teacher"] >= 40
+    assert "Teacher, pass  1: " in out and "Teacher, pass  9: " in out
+    assert out.count("14 + 6 = 20. Then we take 5 away: 20 - 5 = 15. The answer is 15.") >= 2

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from hf_dparallel.evaluation.intervals import accuracy_drop_p_value, wilson_interval
+from hf_dparallel.evaluation.intervals import accuracy_drop_p_value, mean_interval, wilson_interval
 
 
 def outcomes(lost: int, gained: int, num: int) -> tuple[list[bool], list[bool]]:
@@ -64,3 +64,10 @@ def test_an_interval_of_few_cases_is_wide_also_where_all_agree():
             deviation = 1.96 * math.sqrt(end * (1 - end) / count) if 0 < end < 1 else 0.0
             assert abs(fraction - end) == pytest.approx(deviation, abs=1e-9)
     assert wilson_interval(1.0, 4)[0] == pytest.approx(0.51, abs=1e-3)
+
+
+def test_the_interval_of_a_mean_has_it_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    intervals = [mean_interval(rng.poisson(3, 100).tolist()) for _ in range(400)]
+    assert 0.92 < np.mean([low < 3 < high for low, high in intervals]) < 0.98
+    assert mean_interval([2, 2]) == (2, 2) and mean_interval([5]) == (5, 5)

@@ -13,6 +13,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 from ..data.rewards import numeric_answer_reward
 from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..evaluation.decoding import evaluate_answers
+from ..evaluation.intervals import mean_interval, wilson_interval
 from ..evaluation.rows import make_rows
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
@@ -25,14 +26,19 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 MAX_NEW_TOKENS = 64
-BLOCK_LENGTH = 32
-# The paper's teacher decodes one token per pass, which takes twice as long and gives nearly the same answers.
-TRAJECTORY_RECIPE = {"confidence_threshold": 0.8}
+# One block, as each takes at least one pass: answers have about 42 tokens, and room is left below every method.
+BLOCK_LENGTH = 64
+# The paper's teacher decodes one token per pass, which takes eight times as long and gives nearly the same answers.
+TRAJECTORY_RECIPE = {"entropy_threshold": 1.1}
 # A threshold keeps the accuracy if it loses at most this much against one token per pass, on the tuning problems.
 TOLERANCE = 0.01
 
-# The values to choose from, by rule.
-TUNING_GRID = {"confidence_threshold": (0.9, 0.8, 0.7, 0.6, 0.5), "entropy_threshold": (0.3, 0.5, 0.8, 1.1)}
+# The values to choose from, by rule: up to those at which the teacher loses accuracy.
+TUNING_GRID = {"confidence_threshold": (0.6, 0.5, 0.4), "entropy_threshold": (0.8, 1.1, 1.4, 1.7)}
+# Those of the student and of the control, both entropy thresholds.
+STUDENT_GRID = (0.1, 0.2, 0.3, 0.5, 0.8)
+CONTROL = "Control, without the certainty loss, entropy threshold"
+STUDENT_ROW = "Student (dParallel), entropy threshold"
 
 
 @dataclass
@@ -42,11 +48,20 @@ class DemoConfig:
     output_dir: str = "demo_output"
     teacher: str | None = None
     seed: int = 0
-    num_trajectories: int = 640
-    num_train_steps: int = 100
-    num_tuning_problems: int = 128
-    num_problems: int = 400
+    num_trajectories: int = 320
+    num_train_steps: int = 25
+    num_tuning_problems: int = 64
+    num_problems: int = 96
     batch_size: int = 16
+
+    def problems(self, purpose: str) -> "Dataset":
+        """Draws the problems for "trajectories", "tuning" or "comparison": others for each of them, in every seed."""
+        number, offset, split = {
+            "trajectories": (self.num_trajectories, 0, "train"),
+            "tuning": (self.num_tuning_problems, 1, "test"),
+            "comparison": (self.num_problems, 2, "test"),
+        }[purpose]
+        return word_problem_dataset(number, 3 * self.seed + offset, split)
 
 
 def load_teacher(
@@ -76,29 +91,34 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
         (output_dir / name).unlink(missing_ok=True)  # of another run, if this one is killed
     teacher, tokenizer = load_teacher(path=config.teacher)
     by_teacher = Answerer(teacher, tokenizer, _recipe({}), config.batch_size)
-    tuning = word_problem_dataset(config.num_tuning_problems, config.seed + 1, split="test")
+    tuning = config.problems("tuning")
 
-    print("\n1/5  The teacher: one token per pass, and which thresholds keep its accuracy")
+    _announce(1, "The teacher, one token per pass and by thresholds: what is to be kept", 0.8 * len(tuning))
     (original,) = _evaluate_settings(by_teacher, tuning, [{}])
     grids = {rule: [{rule: value} for value in values] for rule, values in TUNING_GRID.items()}
     curves = {rule: _evaluate_settings(by_teacher, tuning, grid) for rule, grid in grids.items()}
 
-    print("\n2/5  Its trajectories on new problems, and which of them end in the right answer")
+    _announce(2, "Its trajectories: the right answers that a student learns from", 0.06 * config.num_trajectories)
     trajectories, counts = _make_trajectories(teacher, tokenizer, config)
 
-    print("\n3/5  Certainty-forcing distillation")
-    by_student = replace(by_teacher, model=distil(trajectories, tokenizer, config, teacher.dtype))
+    _announce(3, "Two trainings: with the certainty loss, and a control without it", 4 * config.num_train_steps)
+    student = distil(trajectories, tokenizer, config, teacher.dtype)
+    beside = replace(config, output_dir=str(output_dir / "control"))
+    control = distil(trajectories, tokenizer, beside, teacher.dtype, certainty_weight=0.0)
 
-    print("\n4/5  The student: which thresholds keep the teacher's accuracy")
-    curves["student"] = _evaluate_settings(by_student, tuning, grids["entropy_threshold"])
+    _announce(4, "Both by thresholds: which of them keep the teacher's accuracy", 0.3 * len(tuning))
+    students = {"student": replace(by_teacher, model=student), "control": replace(by_teacher, model=control)}
+    grid = [{"entropy_threshold": value} for value in STUDENT_GRID]
+    for name, answerer in students.items():
+        curves[name] = _evaluate_settings(answerer, tuning, grid)
     chosen = {name: fewest_passes(curve, original["accuracy"])["recipe"] for name, curve in curves.items()}
     _recipe(chosen["student"]).save_pretrained(output_dir / "adapter")
 
-    print("\n5/5  The comparison on held-out problems")
-    held_out = word_problem_dataset(config.num_problems, config.seed + 2, split="test")
-    rows = _compare(by_teacher, by_student, held_out, chosen)
+    _announce(5, "The comparison, on problems that no threshold was chosen on", 0.7 * config.num_problems)
+    rows, intervals, conclusion = _compare(by_teacher, students, config.problems("comparison"), chosen)
     report: dict[str, Any] = {
         "rows": rows,
+        "intervals": intervals,
         "tuning": {"original": original, **curves, "tolerance": TOLERANCE},
         **counts,
         "dataset": "the word problems of hf-dparallel",
@@ -107,9 +127,13 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
         "dtype": str(teacher.dtype),
         "seconds": round(time.time() - start, 1),
     }
-    conclusion = _write_results(report, output_dir)
-    print(f"\n{conclusion}\n\nReport, picture and adapter are in {output_dir}/ ({report['seconds']:.0f} s).")
+    text = _write_results(report, conclusion, output_dir)
+    print(f"\n{text}\n\nReport, picture and adapter are in {output_dir}/ ({report['seconds']:.0f} s).")
     return report
+
+
+def _announce(number: int, purpose: str, seconds: float) -> None:
+    print(f"\n{number}/5  {purpose} (about {seconds:.0f} s on two CPU cores)", flush=True)
 
 
 def _recipe(settings: dict[str, Any]) -> DiffusionGenerationConfig:
@@ -124,9 +148,11 @@ def _evaluate_settings(
     for settings in tried:
         name = " ".join(f"{name} {value}" for name, value in settings.items()) or "one token per pass"
         answers = evaluate_answers(answerer.with_(**settings), problems, numeric_answer_reward, name)
-        label = " ".join(map(str, settings.values()))
-        points.append({**answers.metrics(), "recipe": settings, "label": label})
-        print(f"{name}: {points[-1]['nfe']:.1f} passes, {points[-1]['accuracy']:.1%} right", flush=True)
+        point = {**answers.metrics(), "recipe": settings, "label": " ".join(map(str, settings.values()))}
+        point["accuracy_interval"] = list(wilson_interval(point["accuracy"], len(problems)))
+        point["passes"] = [cost.nfe for cost in answers.costs]
+        points.append(point)
+        print(f"{name}: {point['nfe']:.1f} passes, {point['accuracy']:.1%} right", flush=True)
     return points
 
 
@@ -142,7 +168,7 @@ def _make_trajectories(
     teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DemoConfig
 ) -> tuple["Dataset", dict[str, int]]:
     """Returns the teacher's right answers, and how many there were of both kinds."""
-    problems = word_problem_dataset(config.num_trajectories, config.seed, split="train")
+    problems = config.problems("trajectories")
     rows = generate_trajectories(teacher, tokenizer, problems, _recipe(TRAJECTORY_RECIPE), config.batch_size)
     kept = filter_trajectories(rows, tokenizer, numeric_answer_reward)
     print(f"Kept {len(kept)} of {len(rows)}.")
@@ -176,7 +202,7 @@ def distil(
         "per_device_train_batch_size": 32,
         "learning_rate": 2e-3,
         "lr_scheduler_type": "linear",
-        "warmup_steps": 10,
+        "warmup_steps": min(10, config.num_train_steps // 5),
         "block_length": BLOCK_LENGTH,
         # Decoding enters each block fully masked, which a fixed ratio would never show.
         "mask_ratio": "random",
@@ -198,39 +224,65 @@ def distil(
 
 
 def _compare(
-    teacher: Answerer, student: Answerer, problems: "Dataset", chosen: dict[str, dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Returns a row for each method of the paper's Table 1."""
+    teacher: Answerer,
+    students: dict[str, Answerer],
+    problems: "Dataset",
+    chosen: dict[str, dict[str, Any]],
+) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
+    """Returns a row for each method of the paper's Table 1 and for the control, their intervals, and a conclusion."""
     methods = {
         "Teacher, one token per pass": (teacher, {}),
         "Teacher, few-step": (teacher, {"denoising_steps": MAX_NEW_TOKENS // 4}),
         "Teacher, confidence threshold": (teacher, chosen["confidence_threshold"]),
         "Teacher, entropy threshold": (teacher, chosen["entropy_threshold"]),
-        "Student (dParallel), entropy threshold": (student, chosen["student"]),
+        CONTROL: (students["control"], chosen["control"]),
+        STUDENT_ROW: (students["student"], chosen["student"]),
     }
     measured = {}
+    intervals = {}
+    passes = {}
     for title, (answerer, settings) in methods.items():
-        (metrics,) = _evaluate_settings(answerer, problems, [settings])
-        measured[f"{title} {metrics['label']}".rstrip()] = {metric: metrics[metric] for metric in TABLE_METRICS}
-    return make_rows(measured)
+        (point,) = _evaluate_settings(answerer, problems, [settings])
+        method = f"{title} {point['label']}".rstrip()
+        measured[method] = {metric: point[metric] for metric in TABLE_METRICS}
+        passes[title] = point["passes"]
+        intervals[method] = {
+            "accuracy_interval": point["accuracy_interval"],
+            "nfe_interval": list(mean_interval(point["passes"])),
+        }
+
+    rows = make_rows(measured)
+    saved = [more - fewer for more, fewer in zip(passes[CONTROL], passes[STUDENT_ROW], strict=True)]
+    return rows, intervals, _conclude(rows, mean_interval(saved))
 
 
-def _write_results(report: dict[str, Any], output_dir: Path) -> str:
-    """Writes report and picture, and returns the table with what it comes to."""
-    original, *_, student = report["rows"]
-    teacher = min(report["rows"][2:4], key=lambda row: row["nfe"])
+def _conclude(rows: list[dict[str, Any]], saved: tuple[float, float]) -> str:
+    """Says what the rows come to; `saved` is the interval of the passes of the control less those of the student."""
+    original, *_, control, student = rows
+    teacher = min(rows[2:4], key=lambda row: row["nfe"])
     rule = teacher["method"].removeprefix("Teacher, ")
-    conclusion = (
-        f"The student takes {student['nfe']:.1f} passes an answer: {original['nfe'] / student['nfe']:.1f} times fewer "
-        f"than one token per pass and {teacher['nfe'] / student['nfe']:.1f} times fewer than the teacher's fastest "
-        f"threshold of those tried ({rule}), at {student['accuracy']:.1%} accuracy against {original['accuracy']:.1%}."
+    tells = "tells them apart" if saved[0] > 0 or saved[1] < 0 else "cannot tell them apart"
+    return (
+        f"The student takes {student['nfe']:.1f} passes an answer: {original['nfe'] / student['nfe']:.0f} times fewer "
+        f"than one token per pass and {teacher['nfe'] / student['nfe']:.1f} times fewer than the teacher's best "
+        f"threshold of those tried ({rule}), at {student['accuracy']:.1%} accuracy against {original['accuracy']:.1%} "
+        f"and {teacher['accuracy']:.1%}. One pass is the least possible.\n\n"
+        f"The control, trained alike but for the certainty loss, takes {control['nfe'] - student['nfe']:+.2f} passes "
+        f"(95 % interval {saved[0]:+.2f} to {saved[1]:+.2f}), at {control['accuracy']:.1%}: this table {tells}. Each "
+        "has its own threshold, and one training is no evidence for others."
     )
-    paragraphs = [results_table(report["rows"]), conclusion]
+
+
+def _write_results(report: dict[str, Any], conclusion: str, output_dir: Path) -> str:
+    """Writes report and picture, and returns the table with what it comes to."""
+    table = results_table([row | report["intervals"][row["method"]] for row in report["rows"]])
+    paragraphs = [table, conclusion]
     write_report(report, output_dir, [*paragraphs, "![](curves.png)"])
     tuning = report["tuning"]
     curves = {
         "Teacher, confidence": [tuning["original"], *tuning["confidence_threshold"]],
         "Teacher, entropy": [tuning["original"], *tuning["entropy_threshold"]],
+        "Control, entropy": tuning["control"],
         "Student, entropy": tuning["student"],
     }
     plot_tradeoff(curves).savefig(output_dir / "curves.png")

@@ -1,9 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""An interval of an accuracy, and a test of a drop in it."""
+"""Intervals of an accuracy and of a mean, and a test of a drop in accuracy."""
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
+from statistics import NormalDist, fmean, pstdev
 from typing import Any
 
 
@@ -15,6 +15,12 @@ def wilson_interval(fraction: Any, count: Any) -> tuple[Any, Any]:
     return center - half, center + half
 
 
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the 95 % interval of a mean, by the normal approximation."""
+    half = 1.96 * pstdev(values) / math.sqrt(len(values))
+    return fmean(values) - half, fmean(values) + half
+
+
 def accuracy_drop_p_value(reference: Sequence[bool], candidate: Sequence[bool], max_drop: float) -> float:
     """Returns the probability of data as good as these if `candidate` lost more than `max_drop` on all prompts.
 
@@ -24,10 +30,14 @@ def accuracy_drop_p_value(reference: Sequence[bool], candidate: Sequence[bool], 
     """
     if not 0 < max_drop < 1:
         raise ValueError(f"`max_drop` must be above 0 and below 1, got {max_drop}.")
+
     pairs = list(zip(reference, candidate, strict=True))
-    num, lost, gained = len(pairs), pairs.count((True, False)), pairs.count((False, True))
+    num = len(pairs)
+    lost = pairs.count((True, False))
+    gained = pairs.count((False, True))
     if not lost + gained:
         return (1 - max_drop) ** num
+
     # The likeliest rate of gains, if `max_drop` is lost, solves a quadratic equation.
     b = lost + gained - (2 * num - lost + gained) * max_drop
     gain_rate = (b + math.sqrt(b**2 + 8 * num * gained * max_drop * (1 - max_drop))) / (4 * num)
