@@ -38,13 +38,13 @@ INSTALL_REQUIRES = [
     "accelerate>=1.15",  # up to 1.14, losses under FSDP are off by 0.8 %, and nothing says so
     "click>=8.4.2",
     "datasets>=4.7",
-    "evaluate>=0.4.5",
     "huggingface-hub>=1.32",
     "peft>=0.21",  # 0.20 has another VeRA, and 0.19 does not fit transformers 5.23
     "trl>=1.10",
 ]
 EXTRAS = {
-    "eval": ["lm_eval[math]>=0.4.13,<0.5"],  # `python -m hf_dparallel.evaluation.lm_eval`
+    # `python -m hf_dparallel.evaluation.lm_eval`, and the metric `DecodingEfficiency`
+    "eval": ["evaluate>=0.4.5", "lm_eval[math]>=0.4.13,<0.5"],
     "quantization": ["bitsandbytes>=0.50"],  # `--load_in_4bit`
     "math": ["math-verify>=0.9"],  # the answer checks of `trl.rewards.accuracy_reward`
     "serve": [  # `hf-dparallel serve`

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The cost of decoding as a metric of `evaluate`."""
+"""The cost of decoding as a metric of `evaluate` (extra `[eval]`)."""
 
 from collections.abc import Collection, Sequence
 
