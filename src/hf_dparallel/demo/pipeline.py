@@ -85,10 +85,12 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     """
     start = time.time()
     set_seed(config.seed)
+
     output_dir = Path(config.output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
     for name in (REPORT_NAME, "report.md", "curves.png"):
         (output_dir / name).unlink(missing_ok=True)  # of another run, if this one is killed
+
     teacher, tokenizer = load_teacher(path=config.teacher)
     by_teacher = Answerer(teacher, tokenizer, _recipe({}), config.batch_size)
     tuning = config.problems("tuning")
@@ -193,6 +195,7 @@ def distil(
     from ..training.trainer import CertaintyForcingTrainer
 
     model, _ = load_teacher(torch.float32, config.teacher)
+
     # A step in bf16 takes 0.7 of the time of one with the fused attention, whose backward pass is slow on CPUs.
     attention = model.config._attn_implementation
     model.set_attn_implementation("eager")
@@ -213,11 +216,13 @@ def distil(
         "save_strategy": "no",
         "seed": config.seed,
     }
+
     args = CertaintyForcingConfig(str(Path(config.output_dir) / "checkpoints"), **(defaults | settings))
     lora = LoraConfig(r=32, lora_alpha=64)
     trainer = CertaintyForcingTrainer(model, args, trajectories, processing_class=tokenizer, peft_config=lora)
     trainer.train()
     trainer.save_model(str(Path(config.output_dir) / "adapter"))
+
     student = trainer.model.merge_and_unload().to(dtype).eval()
     student.set_attn_implementation(attention)
     return student
