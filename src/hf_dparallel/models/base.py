@@ -123,7 +123,8 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
 
     def score(self, inputs, where, function=None, labels=None, forward=None):
         """Overrides [`ScoringMixin.score`]: the head runs at `where` only, inside the forward pass."""
-        forward = forward or self.__call__  # type: ignore[operator]
+        if forward is None:
+            forward = self.__call__  # type: ignore[operator]
         return forward(**inputs, logits_to_keep=where, labels=labels, head_function=function).logits
 
     @can_return_tuple

@@ -52,7 +52,8 @@ class ScoringMixin:
         and of their labels, from `labels` `(rows, length)`. It returns a `NamedTuple` of tensors with an entry for
         each position, which are concatenated field by field. Only the logits of one call are in memory at a time.
         """
-        forward = forward or self.__call__  # type: ignore[operator]
+        if forward is None:
+            forward = self.__call__  # type: ignore[operator]
         positions = inputs.get("position_ids")
         if not self.hides_padding:  # type: ignore[attr-defined]
             # Without padding a model finds positions by itself, and may count them in a way of its own.

@@ -113,7 +113,8 @@ def score_windows(
 
     The tokens are computed causally, without the adapter and without gradients; only masks have a backward pass.
     """
-    forward = forward or model
+    if forward is None:
+        forward = model
     past_ids = inputs["past_ids"]
     window_start = inputs["window_start"]
     rows, num_masks = window_start.shape
