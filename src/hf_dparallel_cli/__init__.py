@@ -115,11 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _usage(error: click.UsageError | SettingError, command: click.Command) -> str:
     """Describes wrong usage. An unknown option gets a hint at the one that is meant."""
-    if isinstance(error, SettingError):
-        return str(error)
     if not isinstance(error, click.NoSuchOption):
-        return error.format_message()
-
+        return str(error) if isinstance(error, SettingError) else error.format_message()
     if command is program:
         return f"{error.message} Options stand after the command."
     known = [str(param.name) for param in command.params]

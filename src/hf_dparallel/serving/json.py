@@ -90,10 +90,7 @@ class JsonAnswer:
             likeliest = logits[: len(fits)].masked_fill(~fits, -torch.inf).argmax()
             kept = [int(likeliest)]
 
-        steps = [kept]
-        if exact:
-            steps = [[token] for token in kept]
-
+        steps = [[token] for token in kept] if exact else [kept]
         committed: list[int] = []
         given: list[int] = []
         for tokens in steps:
@@ -178,7 +175,8 @@ def compile_schema(
 
     forms = [f"%json {json.dumps(each | _SPACING)}" for each in closed]
     if call is not None:
-        begin, end = [_as_grammar(tag, tokenizer) for tag in TAGS]
+        # A tag may be a token of its own, which grammars write without quotes.
+        begin, end = [tag if tag in tokenizer.get_added_vocab() else f'"{tag}"' for tag in TAGS]
         forms[-1] = f'{begin} "\\n" {forms[-1]} "\\n" {end}'
 
     names = [f"form{number}" for number in range(len(forms))]
@@ -192,13 +190,6 @@ def compile_schema(
     if matcher.is_error():
         raise SchemaError(f"the schema is not supported: {_reason(matcher, text)}.")
     return JsonAnswer(matcher, vocabulary)
-
-
-def _as_grammar(tag: str, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Returns a tag as grammars write it: without quotes if it is a token of its own."""
-    if tag in tokenizer.get_added_vocab():
-        return tag
-    return f'"{tag}"'
 
 
 def _reason(matcher: LLMatcher, schema: str) -> str:
