@@ -26,7 +26,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from hf_dparallel.exact.decoder import WindowDecoder
+from hf_dparallel.exact.decoder import SpeculativeDecoder
 from hf_dparallel.exact.gate import gate_adapters
 from hf_dparallel.exact.gated_pass import acting_at
 from hf_dparallel.generation.configuration import resolve
@@ -443,10 +443,10 @@ def test_nothing_is_proposed_after_a_rejection(monkeypatch):
 
     def propose(self, logits, first, is_clean):
         propose_next(self, logits, first, is_clean)
-        rejected.extend((self.canvas.proposals.value == MASK).all(dim=1)[~is_clean[:, 0]].tolist())
+        rejected.extend((self.canvas.drafts.value == MASK).all(dim=1)[~is_clean[:, 0]].tolist())
 
-    propose_next = WindowDecoder._propose
-    monkeypatch.setattr(WindowDecoder, "_propose", propose)
+    propose_next = SpeculativeDecoder._draft
+    monkeypatch.setattr(SpeculativeDecoder, "_draft", propose)
     model, prompts = make_model(), make_ragged(8)
     _, answers = decode(model, prompts)
     assert answers == [one_at_a_time(model, prompt, 30) for prompt in prompts]

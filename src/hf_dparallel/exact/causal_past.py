@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What models with a causal past do another way: they decode by windows of masks."""
+"""What models with a causal past do another way: masks draft tokens for them."""
 
 import copy
 import re
@@ -15,7 +15,7 @@ from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
 from ..generation.hooks.base import DecodingHook
 from ..generation.mixin import DiffusionGenerationMixin
-from .decoder import WindowDecoder
+from .decoder import SpeculativeDecoder
 from .gate import gate_adapters
 
 
@@ -58,9 +58,9 @@ class CausalPastMixin(DiffusionGenerationMixin):
         hooks: Sequence[DecodingHook],
         generator_for: Callable[[int], torch.Generator] | None = None,
     ) -> Decoder:
-        """Returns the decoder of a resolved configuration: by windows if it is exact, or the model autoregressive."""
+        """Returns the decoder of a resolved configuration: by drafts if it is exact, or the model autoregressive."""
         if config.exact or self.is_autoregressive:
-            return WindowDecoder(self, config, hooks, generator_for)
+            return SpeculativeDecoder(self, config, hooks, generator_for)
         return super().make_decoder(config, hooks, generator_for)
 
     def prepare_adapter(self, peft_config: Any) -> Any:

@@ -50,6 +50,8 @@ class DiffusionGenerationOutput(ModelOutput):
             Their probabilities, NaN elsewhere.
         standing (`torch.LongTensor` of shape `(batch_size, num_passes, max_new_tokens)`, *optional*):
             The token at each position before the pass, -1 for a mask: where tokens are revised, what they were.
+        drafts_proposed, drafts_accepted (`torch.LongTensor` of shape `(batch_size, block_length - 1)`, *optional*):
+            In exact decoding: how often a token was drafted at each place after the next token, and was accepted.
     """
 
     # `ModelOutput` needs defaults.
@@ -63,6 +65,8 @@ class DiffusionGenerationOutput(ModelOutput):
     candidates: torch.LongTensor | None = None
     candidate_probabilities: torch.FloatTensor | None = None
     standing: torch.LongTensor | None = None
+    drafts_proposed: torch.LongTensor | None = None
+    drafts_accepted: torch.LongTensor | None = None
 
 
 @dataclass
@@ -79,6 +83,7 @@ class DecodedRow:
         num_revisions (`int`): how often a decided token was changed or taken back.
         entropies, confidences, candidates, candidate_probabilities, standing (`torch.Tensor`, *optional*): the row's
             part of [`DiffusionGenerationOutput`], with `nfe` passes.
+        drafts_proposed, drafts_accepted (`torch.LongTensor` of shape `(block_length - 1,)`, *optional*): the same.
         seconds (`float`): wall-clock time from the row's entry into the batch to its end, other rows' share included.
         error (`Exception`, *optional*): why the row was not decoded to its end.
     """
@@ -94,6 +99,8 @@ class DecodedRow:
     candidates: torch.LongTensor | None = None
     candidate_probabilities: torch.FloatTensor | None = None
     standing: torch.LongTensor | None = None
+    drafts_proposed: torch.LongTensor | None = None
+    drafts_accepted: torch.LongTensor | None = None
     seconds: float = 0.0
     error: Exception | None = None
 
@@ -117,6 +124,7 @@ def collect_rows(
         return sequences
     width = input_ids.shape[1] if config.is_infilling else config.max_new_tokens
     histories = HISTORIES if config.output_certainty else {}
+    drafts = ("drafts_proposed", "drafts_accepted") if config.exact else ()
     return DiffusionGenerationOutput(
         sequences=sequences,
         **{
@@ -125,6 +133,7 @@ def collect_rows(
         },
         commit_step=torch.stack([pad(row.commit_step, (width - len(row.commit_step), 0), value=-1) for row in rows]),
         **{name: _stacked([getattr(row, name) for row in rows], width, fill) for name, (fill, _) in histories.items()},
+        **{name: torch.stack([getattr(row, name) for row in rows]).to(input_ids.device) for name in drafts},
     )
 
 
