@@ -53,7 +53,10 @@ def evaluate_command(reward: str, output_dir: str | None, sweep: Sequence[str], 
 
     measured = {}
     for method, tried in answerers.items():
-        figures: dict[str, Any] = evaluate_answers(tried, dataset, reward_function, method).metrics()
+        evaluation = evaluate_answers(tried, dataset, reward_function, method)
+        figures: dict[str, Any] = evaluation.metrics()
+        if evaluation.acceptance:
+            figures["acceptance"] = evaluation.acceptance
         if reward == "none":
             del figures["accuracy"]
         else:

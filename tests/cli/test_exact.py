@@ -127,10 +127,13 @@ def test_few_prompts_calibrate_what_changes_no_answer(hf, causal, tmp_path):
 
 def test_speed_alone_needs_no_answers(hf, causal, prompts, tmp_path):
     words = ("--dataset", prompts, "--reward", "none", "--max_new_tokens", "4", "--output_dir")
-    sweep = ("--sweep", "confidence_threshold=0.1,0.9")
+    sweep = ("--sweep", "confidence_threshold=1e-6,0.9")
     code, printed, err = hf("evaluate", causal, "--causal_past", *words, "e", *sweep)
     assert code == 0 and "Accuracy" not in printed and "confidence_threshold 0.9" in printed, err
-    assert "accuracy" not in json.loads((tmp_path / "e" / "report.json").read_text())["rows"][0]
+    row = json.loads((tmp_path / "e" / "report.json").read_text())["rows"][0]
+    assert "accuracy" not in row
+    # What the masks draft without an adapter is rarely right.
+    assert "Drafts accepted (%), by place" in printed and 0 <= row["acceptance"][0] <= 1
     code, _, err = hf("calibrate", causal, "--causal_past", *words, "c", *sweep)
     assert code == 0, err
     code, _, err = hf("calibrate", causal, "--causal_past", "--no_exact", *words, "d", *sweep)

@@ -219,6 +219,18 @@ def test_the_card_says_what_the_model_is(hub, adapter, tmp_path):
         assert text in re.sub(" +", " ", card.text)
 
 
+def test_the_card_of_an_exact_adapter_says_whose_answers_it_gives(hub, adapter, tmp_path):
+    edit_json(adapter / "adapter_config.json", alora_invocation_tokens=[5])
+    report = {"rows": [{**REPORT, "method": "confidence_threshold 0.9", "speedup": 1.0, "acceptance": [0.9, 0.75]}]}
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    push_model_to_hub(adapter, "user/student", report=tmp_path / "report.json")
+    card = card_of(hub).text
+    assert f"The answers are those of {BASE}, token for token" in card
+    assert "faster, not better" not in card and "2507.11851" in card
+    assert "| Drafts accepted (%), by place | 1 | 2 |" in re.sub(" +", " ", card)
+    assert "| confidence_threshold 0.9 | 90 | 75 |" in re.sub(" +", " ", card)
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"rows": []}', '{"accuracy": "high"}'])
 def test_a_report_without_figures_is_refused(adapter, tmp_path, text):
     (tmp_path / "report.json").write_text(text)

@@ -2,10 +2,11 @@
 """Accuracy and cost of a decoding recipe on a dataset of prompts."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -14,6 +15,7 @@ from ..data.rewards import RewardFunction, check_reward_columns, score_completio
 from ..data.thoughts import markers_of
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.output import DecodedRow
 from .cost import DecodingCost, mean_cost
 
 
@@ -29,6 +31,8 @@ class Evaluation:
     costs: list[DecodingCost]
     # Wall-clock time of the decoding of all prompts.
     seconds: float
+    # In exact decoding, the part of the drafts at each place that was accepted, up to the last place with any.
+    acceptance: list[float] = field(default_factory=list)
 
     def metrics(self) -> dict[str, float]:
         """Returns the means; see [`evaluate_decoding`]."""
@@ -105,4 +109,15 @@ def evaluate_answers(
     answered = dataset.add_column("completion_ids", completion_ids)
     rewards = score_completions(answered, answerer.tokenizer, reward_funcs, markers_of(answerer))
     is_correct = [reward is not None and reward >= 1 for reward in rewards]
-    return Evaluation(is_correct=is_correct, costs=costs, seconds=seconds)
+    drafting = [row for row in answers.values() if row.drafts_proposed is not None]
+    return Evaluation(is_correct=is_correct, costs=costs, seconds=seconds, acceptance=_acceptance(drafting))
+
+
+def _acceptance(rows: list[DecodedRow]) -> list[float]:
+    """Returns which part of the drafts at each place was accepted, up to the last place that has any."""
+    if not rows:
+        return []
+    proposed = torch.stack([row.drafts_proposed for row in rows]).sum(dim=0)
+    accepted = torch.stack([row.drafts_accepted for row in rows]).sum(dim=0)
+    is_any = proposed > 0
+    return (accepted[is_any] / proposed[is_any]).tolist()

@@ -74,6 +74,7 @@ def make_card(
         mark=_DRAFT_MARK,
         repo_id=repo_id,
         is_adapter=bool(adapter),
+        is_exact=bool(adapter.get("alora_invocation_tokens")),
         chat={name: repr(value) for name, value in (recipe.chat_template_kwargs or {}).items()},
         is_native=summary.get("is_native", True),
         shift_logits=bool(summary.get("shift_logits")),
