@@ -9,6 +9,7 @@ Self-speculative decoding with mask tokens is from https://huggingface.co/papers
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ class SpeculativeDecoder(Decoder):
         super().__init__(model, config, hooks, *args)
 
         if gate_adapters(model):
-            self.runner.gate = acting_at
+            self.runner.gate = self._gate
         self._length: DraftLength | None = None
         if config.exact and self.canvas.num_masks and config.compile_config is None:
             self._length = draft_length_of(model, config.block_length - 1)
@@ -70,6 +71,10 @@ class SpeculativeDecoder(Decoder):
 
     def _make_planner(self) -> DraftPlanner:
         return DraftPlanner(self.canvas, self.model)
+
+    def _gate(self, is_mask: torch.BoolTensor) -> AbstractContextManager[None]:
+        """Has adapters act at the masks of a pass; where it has none, they compute nothing."""
+        return acting_at(is_mask if self.canvas.num_masks else None)
 
     def _run_pass(self) -> None:
         canvas = self.canvas
