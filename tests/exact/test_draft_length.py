@@ -10,7 +10,7 @@ import torch
 from hf_dparallel.exact import draft_length
 from hf_dparallel.exact.draft_length import DraftLength
 
-from .test_exact import EOS, EVERYTHING, decode, make_model, make_ragged, one_at_a_time
+from .helpers import EOS, EVERYTHING, decode, make_model, make_ragged, one_at_a_time
 
 
 def observed(length: DraftLength, proposed: int, accepted: int, passes: int = 30, num_masks: int = 15) -> DraftLength:
