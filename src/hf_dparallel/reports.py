@@ -89,11 +89,11 @@ def results_table(rows: Sequence[Mapping[str, Any]]) -> str:
     num_places = max(len(row["acceptance"]) for row in drafts)
     accepted = []
     for row in drafts:
-        line = [f"{100 * part:.0f}" for part in row["acceptance"]]
-        empty = [""] * (num_places - len(line))
-        accepted.append([row["method"], *line, *empty])
-    heading = ["Drafts accepted (%), by place", *map(str, range(1, num_places + 1))]
-    return f"{table}\n\n{markdown_table(heading, accepted)}"
+        parts = [f"{100 * part:.0f}" for part in row["acceptance"]]
+        empty = [""] * (num_places - len(parts))
+        accepted.append([row["method"], *parts, *empty])
+    title = ["Drafts accepted (%), by place", *map(str, range(1, num_places + 1))]
+    return f"{table}\n\n{markdown_table(title, accepted)}"
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]], num_text_columns: int = 1) -> str:
