@@ -1,11 +1,12 @@
 # `make demo` and `make test` need Python 3.11 or newer, git and a network connection for pip; all else goes to .venv.
 # Variables: PYTHON (the interpreter to make .venv with), TORCH_INDEX_URL (where torch comes from; on Linux,
 # https://download.pytorch.org/whl/cpu saves gigabytes where there is no GPU), PYTEST_WORKERS, WHEEL_TEST_FLAGS (--lowest),
-# CONSTRAINTS (the versions that pip may choose).
+# CONSTRAINTS (the versions that pip may choose), RELEASES (the rows of `make releases`).
 
 PYTHON ?= python3
 TORCH_INDEX_URL ?=
 PYTEST_WORKERS ?= 2
+RELEASES ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +18,7 @@ TEST_ENV := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-gpu newest lowest releases lint docs format wheel-test clean
+.PHONY: help demo test test-slow test-gpu newest lowest test-releases releases lint docs format wheel-test clean
 
 help:
 	@echo "make demo        distil the bundled teacher and compare it with the student (minutes, on the CPU)"
@@ -26,6 +27,7 @@ help:
 	@echo "make test-gpu    the tests that need a CUDA device"
 	@echo "make newest      models, training and commands with the newest releases of all that we use, in .venv-newest"
 	@echo "make lowest      the same with the lower bounds of setup.py, in .venv-lowest"
+	@echo "make releases    first steps with the oldest and the newest releases, for the table of docs/releases.md"
 	@echo "make lint        ruff and mypy only"
 	@echo "make docs        build the documentation into site/"
 	@echo "make wheel-test  build the wheel, install it in a new environment, and decode a first answer there"
@@ -49,18 +51,22 @@ test-gpu: $(VENV)/.dev
 
 newest:
 	@rm -rf .venv-newest
-	@$(MAKE) --no-print-directory releases VENV=.venv-newest TORCH=torch CONSTRAINTS=/dev/null
+	@$(MAKE) --no-print-directory test-releases VENV=.venv-newest TORCH=torch CONSTRAINTS=/dev/null
 
 lowest:
 	@mkdir -p .venv-lowest
-	@sed -n '/^INSTALL_REQUIRES/,/^]/{/"torch>/d;s/^ *"\(.*\)>=\([0-9.]*\).*/\1==\2/p;}' setup.py > .venv-lowest/constraints.txt
-	@$(MAKE) --no-print-directory releases VENV=.venv-lowest CONSTRAINTS=.venv-lowest/constraints.txt
+	@sed -n '/^INSTALL_REQUIRES/,/^]/{s/^ *"\(.*\)>=\([0-9.]*\).*/\1==\2/p;}' setup.py > .venv-lowest/constraints.txt
+	@$(MAKE) --no-print-directory test-releases VENV=.venv-lowest CONSTRAINTS=.venv-lowest/constraints.txt \
+		TORCH="$$(sed -n '/^torch==/p' .venv-lowest/constraints.txt)"
 
 # The summary of pytest names the releases that are others than those of constraints.txt.
-releases: $(VENV)/.dev
+test-releases: $(VENV)/.dev
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist worksteal tests/models tests/training tests/cli; tests=$$?; \
 	$(BIN)/hf-dparallel generate demo --adapter demo-student "How many are 3 pens and 4 pens ?" && \
 	exit $$tests
+
+releases:
+	$(PYTHON) scripts/releases/table.py $(RELEASES)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -78,7 +84,7 @@ wheel-test: $(VENV)/.dev
 	TORCH_INDEX_URL=$(TORCH_INDEX_URL) $(BIN)/python scripts/wheel_test.py $(WHEEL_TEST_FLAGS)
 
 clean:
-	rm -rf .venv* build dist site demo_output src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv* .releases build dist site demo_output src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment. Each stamp is renewed when what it was made from changes. torch is installed by itself, first, so

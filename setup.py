@@ -31,15 +31,21 @@ def read_description() -> str:
 
 
 # All tests run with the versions of constraints.txt; those of models, training and the command line weekly with the
-# newest of all and with these lower bounds too (`make newest`, `make lowest`), both of them with a first answer.
+# newest of all and with these lower bounds too (`make newest`, `make lowest`). docs/releases.md has what was run.
 INSTALL_REQUIRES = [
-    "torch>=2.6",  # that of transformers, and tested from 2.13 on: it is the most costly thing to ask of a cluster
-    "transformers>=5.23,<5.25",  # each minor release has moved what our models and Trainer stand on
+    "torch>=2.6",  # that of transformers: the most costly thing to ask of a cluster
+    "transformers>=5.16.1,<6",  # the oldest that vLLM 0.33 takes; docs/releases.md says what is lost below
     "accelerate>=1.15",  # up to 1.14, losses under FSDP are off by 0.8 %, and nothing says so
     "click>=8.4.2",
     "datasets>=4.7",
     "huggingface-hub>=1.32",
+    "jinja2>=3.1",
     "peft>=0.21",  # 0.20 has another VeRA, and 0.19 does not fit transformers 5.23
+    "pyarrow>=21",
+    "PyYAML>=6.0.1",
+    "safetensors>=0.8",
+    "tokenizers>=0.23.1",
+    "tqdm>=4.66.3",
     "trl>=1.10",
 ]
 EXTRAS = {
@@ -48,10 +54,10 @@ EXTRAS = {
     "quantization": ["bitsandbytes>=0.50"],  # `--load_in_4bit`
     "math": ["math-verify>=0.9"],  # the answer checks of `trl.rewards.accuracy_reward`
     "serve": [  # `hf-dparallel serve`
-        "llguidance>=1.9.1,<2",
-        "pydantic>=2.14",
-        "starlette>=1.10",
-        "uvicorn>=0.54",
+        "llguidance>=1.7,<2",
+        "pydantic>=2.12",
+        "starlette>=1.0.1",
+        "uvicorn>=0.51",
     ],
     "ray": ["ray[data]>=2.60"],  # `hf-dparallel trajectories --ray_actors`
     "play": ["gradio>=6"],  # `hf-dparallel play` and examples/space

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
@@ -164,6 +166,12 @@ def enable_checkpointing(model, *arguments) -> None:
     """Has a model compute activations again in the backward pass, which has another name up to transformers 5.22."""
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable(*arguments)
+
+
+# Before, neither what these tests read nor what they resume could be.
+NEEDS_5_19 = pytest.mark.skipif(
+    Version(transformers.__version__) < Version("5.19"), reason="docs/releases.md: works from transformers 5.19 on"
+)
 
 
 class RemoteCodeConfig(PreTrainedConfig):

@@ -18,7 +18,7 @@ from hf_dparallel.experimental.diffusion_gemma import (
     DiffusionGemmaTrainingArguments,
 )
 
-from ..helpers import enable_checkpointing, lora, make_diffusion_gemma, make_rows, weights_of
+from ..helpers import NEEDS_5_19, enable_checkpointing, lora, make_diffusion_gemma, make_rows, weights_of
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +26,7 @@ def folder(golden_dir):
     return golden_dir / "diffusion_gemma"
 
 
+@NEEDS_5_19
 def test_transformers_decodes_as_recorded(folder, monkeypatch):
     """One run of six; two of them take the likeliest tokens, and the last one is a batch."""
     model = DiffusionGemmaForBlockDiffusion.from_pretrained(folder / "model").eval()
@@ -93,6 +94,7 @@ def test_noise_is_uniform_and_depends_on_row_and_epoch_only():
         assert torch.equal(alone, tokens[: len(alone)])
 
 
+@NEEDS_5_19
 @pytest.mark.parametrize(("number", "activation_checkpointing"), [(0, True), (4, False)])
 def test_recorded_losses_and_gradients(folder, tmp_path, number, activation_checkpointing):
     """Those whose sequence fits into the window. One was recorded with predictions that leave the token itself out."""

@@ -13,6 +13,7 @@ from hf_dparallel import DecodingCallback
 from hf_dparallel.training.trainer import _prepare_fsdp
 
 from ..helpers import (
+    NEEDS_5_19,
     lora,
     make_dataset,
     make_llada,
@@ -83,6 +84,7 @@ trainer.accelerator.end_training()
 """
 
 
+@NEEDS_5_19
 def test_two_processes_give_the_losses_and_weights_of_one_and_take_over_its_run(tmp_path):
     one, two, resumed = tmp_path / "one", tmp_path / "two", tmp_path / "resumed"
     whole = make_run(one, num_processes=1)
