@@ -1,8 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""MkDocs hooks.
+"""MkDocs hooks, and the tables of what the package declares, which `python docs/mkdocs_hooks.py` writes into pages.
 
-The first page of the documentation is the README, with its links made relative to docs/. Two pages show tables of what
-the package declares. Docstrings have the defaults of arguments, so those of the signatures are left out.
+The first page of the documentation is the README, with its links made relative to docs/. Docstrings have the defaults
+of arguments, so those of the signatures are left out.
 """
 
 import re
@@ -64,14 +64,24 @@ def ready_table() -> str:
     return "\n".join(lines)
 
 
+TABLES = {"settings": settings_table, "models": models_table, "ready": ready_table}
+_TABLE = re.compile(r"(<!-- (\w+):start -->\n).*?(<!-- \2:end -->)", flags=re.DOTALL)
+
+
+def with_tables(markdown: str) -> str:
+    """Returns a page with its tables as the package declares them now."""
+
+    def write(match: re.Match) -> str:
+        start, name, end = match.groups()
+        if name not in TABLES:
+            return match[0]
+        return f"{start}\n{TABLES[name]()}\n\n{end}"
+
+    return _TABLE.sub(write, markdown)
+
+
 def on_page_markdown(markdown: str, page, config, files) -> str:
     if page.file.src_uri != "index.md":
-        for mark, table in {
-            "<!-- settings -->": settings_table,
-            "<!-- models -->": models_table,
-            "<!-- ready -->": ready_table,
-        }.items():
-            markdown = markdown.replace(mark, table()) if mark in markdown else markdown
         return markdown
     readme = (
         Path(config["config_file_path"])
@@ -88,3 +98,11 @@ def on_page_content(html: str, page, config, files) -> str:
 def on_serve(server, config, builder):
     server.watch(str(Path(config["config_file_path"]).with_name("README.md")))
     return server
+
+
+if __name__ == "__main__":
+    for path in Path(__file__).parent.glob("*.md"):
+        before = path.read_text(encoding="utf-8")
+        after = with_tables(before)
+        if after != before:
+            path.write_text(after, encoding="utf-8")
