@@ -167,7 +167,7 @@ def test_rules_import_torch_at_most():
 def test_the_page_for_readers_has_the_layers_and_the_files():
     """Each line of its picture is one layer or a part of one, and what is left out is below or beside the method."""
     page = (ROOT / "docs" / "read_the_code.md").read_text()
-    picture = page.split("```")[1].splitlines()[1:]
+    picture = page.split("```text")[1].split("```")[0].splitlines()[1:]
     lines = [re.split(r" {3,}", line.rstrip())[:-1] for line in picture]
     floors = [{FLOOR[room] for room in rooms} for rooms in lines]
     assert all(len(floor) == 1 for floor in floors)

@@ -40,6 +40,7 @@ RUN_ELSEWHERE = {
     "docs/hub.md": "hub/test_docs.py",
     "docs/make_a_teacher.md": "test_make_a_teacher.py",
     "docs/reference/hub.md": "hub/test_docs.py",
+    "docs/read_the_code.md": "generation/test_read_the_code.py",
     "docs/serving.md": "serving/test_docs.py",
 }
 
