@@ -150,14 +150,14 @@ STRICT = {"max_new_tokens": 8, "block_length": 4, "entropy_threshold": 0.5}
     ("recipe", "given", "left_out"),
     [
         # The error is about the recipe's setting,
-        ({"revocation_threshold": 0.5}, {"cache_implementation": "dual"}, {"revocation_threshold"}),
-        ({"editing_threshold": 0.9}, {"soft_threshold": 0.5}, {"editing_threshold", "entropy_threshold"}),
+        ({"revocation_threshold": 0.5}, {"cache_implementation": "dual"}, ["revocation_threshold"]),
+        ({"editing_threshold": 0.9}, {"soft_threshold": 0.5}, ["editing_threshold", "entropy_threshold"]),
         ({"max_active_blocks": 2, "editing_threshold": 0.9}, {"denoising_steps": 8}, None),
-        ({"denoising_steps": 8, "entropy_threshold": None}, {"max_new_tokens": 4}, {"denoising_steps"}),
+        ({"denoising_steps": 8, "entropy_threshold": None}, {"max_new_tokens": 4}, ["denoising_steps"]),
         # or about the caller's.
-        ({"cache_implementation": "dual"}, {"revocation_threshold": 0.5}, {"cache_implementation"}),
+        ({"cache_implementation": "dual"}, {"revocation_threshold": 0.5}, ["cache_implementation"]),
         ({"cache_implementation": "dual", "cache_refresh_interval": 2}, {"use_cache": False}, None),
-        ({"max_new_tokens": 64}, {"denoising_steps": 8}, {"block_length", "entropy_threshold"}),
+        ({"max_new_tokens": 64}, {"denoising_steps": 8}, ["block_length", "entropy_threshold"]),
     ],
     ids=str,
 )
