@@ -31,7 +31,7 @@ from ..data.chats import encode_chat
 from ..data.messages import read_messages
 from ..data.thoughts import ThoughtMarkers, split_thought
 from ..generation.adapters import set_adapter
-from ..generation.compatibility import REVISIONS, check
+from ..generation.compatibility import REVISIONS
 from ..generation.configuration import DiffusionGenerationConfig, check_chat, resolve
 from ..generation.inputs import check_prompts, longest_sequence
 from .engine import Engine, Progress, Prompt, RequestError
@@ -195,7 +195,7 @@ def _read_settings(body: ChatBody, served: ServedModel) -> tuple[DiffusionGenera
                 # With as many passes per token.
                 steps = math.ceil(steps * length / steps_for)
             config = config.updated(max_new_tokens=length, denoising_steps=steps)
-        check(config, served.model)
+        served.model.check_settings(config)
     except ValueError as error:
         setting = getattr(error, "setting", None)
         raise RequestError(str(error), setting if setting in asked else None) from error
