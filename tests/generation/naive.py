@@ -118,48 +118,85 @@ def naive_generate(
     An answer also ends with the first token at which it `ends`.
     """
     row = make_row(model, prompt, max_new_tokens, block_length, **settings)
-    predict, revise = predict or partial(predict_whole, model), make_revise(settings)
-    end_tokens = ({eos_token_id} if isinstance(eos_token_id, int) else {*eos_token_id}) if stop_at_eos else set()
-    unsettled: set[int] = set()
+    predict = predict or partial(predict_whole, model)
+    revise = make_revise(settings)
+    end_tokens = {eos_token_id} if isinstance(eos_token_id, int) else {*eos_token_id}
+    if not stop_at_eos or not max_new_tokens:
+        end_tokens = set()
+
+    # Decided tokens that a revision may still change: they keep the row in their block.
+    pending: set[int] = set()
     while True:
-        waiting = [n for n, block in enumerate(row.blocks) if row.masked(block) or unsettled & set(block)]
-        row.step = row.step if waiting and waiting[0] == row.first else 0
-        row.first = waiting[0] if waiting else len(row.blocks)
-        row.last = max(row.last, row.first) if row.nfe else row.first
-        if row.nfe and row.last + 1 < min(len(row.blocks), row.first + max_active_blocks):
-            block = row.blocks[row.last]
-            row.last += len(row.masked(block)) <= (1 - block_add_threshold) * len(block)
-        stop = next((i for i in range(row.first_new, row.end) if i in unsettled or row.masked([i])), row.end)
-        ended = [i for i in range(row.first_new, stop) if row.tokens[i] in end_tokens and max_new_tokens]
-        is_finished, stop = bool(ended) or stop == row.end, ended[0] + 1 if ended else stop
-        # What a row may still revise is looked at when it has left the block.
-        final = stop if is_finished or not row.revises else min(stop, row.open.start)
-        lengths = range(row.first_new + 1, final + 1) if row.nfe else ()
-        cut = next((length for length in lengths if ends(row.tokens[:length], row.first_new)), None)
-        stop = stop if cut is None else cut
-        if cut is None and not is_finished:
-            probs = predict(row)
-            guesses = {i: make_guess(probs[i], row.mask) for i in row.to_decide}
-            row.entropies.append({i - row.first_new: guess.entropy for i, guess in guesses.items()})
-            chosen = accept_by_rule(row, guesses, probs)
-            of_first = set(row.blocks[row.first]) & guesses.keys()
-            if of_first and max_active_blocks > 1 and not chosen & of_first:
-                chosen |= {min(of_first, key=lambda i: guesses[i].entropy)}
-            changes, unsettled = revise(row, probs, guesses, chosen)
+        open_blocks(row, pending, max_active_blocks, block_add_threshold)
+        end = find_end(row, pending, end_tokens, ends)
+        if end is not None:
+            row.tokens = row.tokens[row.first_new : end]
+            row.steps = row.steps[row.first_new : end]
+            return row
+
+        # Predict the masks of the open blocks.
+        probs = predict(row)
+        guesses = {i: make_guess(probs[i], row.mask) for i in row.to_decide}
+        row.entropies.append({i - row.first_new: guess.entropy for i, guess in guesses.items()})
+
+        # Choose the predictions to commit: at least one, also in the first of several blocks.
+        chosen = accept_by_rule(row, guesses, probs)
+        of_first = set(row.blocks[row.first]) & guesses.keys()
+        if of_first and max_active_blocks > 1 and not chosen & of_first:
+            chosen |= {min(of_first, key=lambda i: guesses[i].entropy)}
+
+        # Change decided tokens, if they may change.
+        changes, pending = revise(row, probs, guesses, chosen)
+        if row.settings["first_alone"]:
             # The first token of a block is not revised once the block is the first open one.
-            unsettled -= {block.start for block in row.blocks} if row.settings["first_alone"] else set()
-            write(row, {i: guesses[i].token for i in chosen} | changes)
-            continue
-        row.tokens, row.steps = row.tokens[row.first_new : stop], row.steps[row.first_new : stop]
-        return row
+            pending -= {block.start for block in row.blocks}
+
+        write(row, {i: guesses[i].token for i in chosen} | changes)
+
+
+def open_blocks(row: Row, pending: set[int], max_active_blocks: int, block_add_threshold: float) -> None:
+    """Opens the first block that is not decided, and in each pass at most one more after the last open one."""
+    undecided = [n for n, block in enumerate(row.blocks) if row.masked(block) or pending & set(block)]
+    first = undecided[0] if undecided else len(row.blocks)
+    if first != row.first:
+        row.step = 0
+    row.first = first
+    row.last = max(row.last, first)
+
+    if row.nfe and row.last + 1 < min(len(row.blocks), first + max_active_blocks):
+        block = row.blocks[row.last]
+        if len(row.masked(block)) <= (1 - block_add_threshold) * len(block):
+            row.last += 1
+
+
+def find_end(row: Row, pending: set[int], end_tokens: set[int], ends: Callable[[list[int], int], bool]) -> int | None:
+    """Returns the place after the last token of the answer, or `None` if the row is not finished."""
+    answer = range(row.first_new, row.end)
+    num_decided = next((i for i in answer if i in pending or row.masked([i])), row.end)
+    after_end_token = next((i + 1 for i in range(row.first_new, num_decided) if row.tokens[i] in end_tokens), None)
+    end = row.end if num_decided == row.end else None
+    if after_end_token is not None:
+        end = after_end_token
+
+    # What a row may still revise is looked at when it has left the block.
+    final = num_decided if end is None else end
+    if end is None and row.revises:
+        final = min(num_decided, row.open.start)
+    for length in range(row.first_new + 1, final + 1) if row.nfe else ():
+        if ends(row.tokens[:length], row.first_new):
+            return length
+    return end
 
 
 def write(row: Row, changes: dict[int, int]) -> None:
+    """Writes the changes of a pass, and counts it."""
     row.post_steps = 0 if row.masked(row.open) else row.post_steps + 1
     row.revisions += sum(row.tokens[i] != row.mask for i in changes)
     for i, token in changes.items():
-        row.tokens[i], row.steps[i] = token, row.nfe if token != row.mask else -1
-    row.nfe, row.step = row.nfe + 1, row.step + 1
+        row.tokens[i] = token
+        row.steps[i] = row.nfe if token != row.mask else -1
+    row.nfe += 1
+    row.step += 1
 
 
 def make_guess(probs: torch.Tensor, mask: int) -> Guess:
@@ -360,13 +397,13 @@ def revise_softly(row, probs, guesses, chosen):
     changes = {i: guess.token for i, guess in best.items() if guess.token != row.tokens[i]}
     certainty = {i: guess.probability for i, guess in (best | guesses).items()}
     row.certainty |= certainty
-    unsettled = set()
+    pending = set()
     for block in row.blocks[row.first : row.last + 1]:
         is_over = block == row.blocks[row.first] and row.step + 1 >= len(block)
         has_unsure = any(certainty[i] < 0.9 for i in block if i in certainty)
         if has_unsure and not is_over and {*chosen, *changes} & set(block):
-            unsettled |= set(block) & certainty.keys()
-    return changes, unsettled
+            pending |= set(block) & certainty.keys()
+    return changes, pending
 
 
 def steps_in_block(row, run, block_length):
