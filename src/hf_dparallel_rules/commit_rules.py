@@ -23,7 +23,7 @@ Tensor: TypeAlias = "torch.Tensor"
 Prediction: TypeAlias = "TokenPrediction"
 # By its setting, each commit rule.
 RULES: dict[str, Any] = {}
-# About the least number of float32.
+# About the least number of float32, which is still more than the infinite one of a token that may not be committed.
 _LEAST = -3e38
 
 
@@ -54,38 +54,36 @@ def make_rule(config: Any, canvas: Any) -> Callable:
     if name is None:
         return most_confident
 
-    function = RULES[name]
+    rule = RULES[name]
     value = getattr(config, name)
-    remembering = function(config, canvas) if isinstance(function, type) else None
+    rule_with_memory = rule(config, canvas) if isinstance(rule, type) else None
 
-    def rule(prediction: Prediction, masked: Tensor) -> Tensor:
-        if remembering is not None:
-            accepted = remembering(prediction, masked)
+    def choose_commits(prediction: Prediction, masked: Tensor) -> Tensor:
+        if rule_with_memory is not None:
+            commits = rule_with_memory(prediction, masked)
         else:
-            accepted = function(prediction, masked, value)
+            commits = rule(prediction, masked, value)
 
         if config.max_active_blocks > 1:
-            accepted = _in_first_block_too(accepted, canvas, prediction, masked)
+            commits = _in_first_block_too(commits, canvas, prediction, masked)
         if config.min_commits > 1:
             count = masked.new_full((len(masked),), config.min_commits, dtype=prediction.columns.dtype)
-            accepted = accepted | commit_by_count(prediction.confidence, masked, count)
-        return accepted
+            commits = commits | commit_by_count(prediction.confidence, masked, count)
+        return commits
 
-    return rule
+    return choose_commits
 
 
-def _in_first_block_too(accepted: Tensor, canvas: Any, prediction: Prediction, masked: Tensor) -> Tensor:
+def _in_first_block_too(commits: Tensor, canvas: Any, prediction: Prediction, masked: Tensor) -> Tensor:
     """Commits the most certain token of the first open block, too, if the rule commits none there (d3LLM)."""
     of_first = masked & (canvas.block.gather(1, prediction.columns) == canvas.open_from[:, None])
-    # If the rule commits a token of the first block, `argmin` finds that one and adds nothing.
-    entropy = prediction.entropy.clamp(max=-_LEAST).masked_fill(accepted, -math.inf)
-    best = entropy.where(of_first, math.inf).argmin(dim=-1, keepdim=True)
-    return accepted | (of_first & accepted.new_zeros(accepted.shape).scatter_(-1, best, True))
+    has_none = ~(of_first & commits).any(dim=-1, keepdim=True)
+    best = of_first & most_certain(-prediction.entropy, of_first)
+    return commits | (best & has_none)
 
 
 def most_certain(certainty: Tensor, masked: Tensor) -> Tensor:
     """Returns the masked token of the greatest certainty in each row, as a mask `(rows, tokens)`."""
-    # An infinite entropy is still better than a token that may not be committed.
     best = certainty.clamp(min=_LEAST).masked_fill(~masked, -math.inf).argmax(dim=-1, keepdim=True)
     return masked.new_zeros(masked.shape).scatter_(-1, best, True)
 
@@ -97,5 +95,7 @@ def most_confident(prediction: Prediction, masked: Tensor) -> Tensor:
 
 def commit_by_count(confidence: Tensor, masked: Tensor, count: Tensor) -> Tensor:
     """Commits the `count` most confident tokens of each row, `count` of shape `(rows,)`."""
-    order = confidence.masked_fill(~masked, -math.inf).argsort(dim=-1, descending=True, stable=True)
-    return masked & (order.argsort(dim=-1) < count[:, None])
+    by_confidence = confidence.masked_fill(~masked, -math.inf).argsort(dim=-1, descending=True, stable=True)
+    # The place of each token in that order, from 0.
+    rank = by_confidence.argsort(dim=-1)
+    return masked & (rank < count[:, None])
