@@ -4,9 +4,10 @@
 Rows never wait for one another. Each has its own open block and moves to the next one when that is decided; a
 finished row leaves, and another may take its place. So a row meets the same states in a batch as alone.
 
-A token is *decided* when it is no mask, and *final* when its row has left its block, after which nothing changes it.
-Its *column* is its index in the tensors of the canvas, padding included, which changes when rows of other lengths
-enter and leave.
+A token is *decided* when it is no mask. It is *pending* as long as it keeps its row in its block: a mask, or a decided
+token that a hook may still change. It is *final* when its row has left its block, after which nothing changes it. Its
+*column* is its index in the tensors of the canvas, padding included, which changes when rows of other lengths enter
+and leave.
 """
 
 from collections.abc import Collection, Mapping
@@ -33,7 +34,7 @@ class RowStatus:
     num_open: int
     num_revisable: int
     num_revisions: int
-    # The tokens before the first one that keeps the row in its block, and before the first one that may still change.
+    # The tokens before the first pending one, and before the first one that may still change.
     num_decided: int
     num_final: int
     # The tokens up to and including the first end token, all without one; and those that the row is decoded to.
@@ -108,7 +109,7 @@ class Canvas:
         self.sequences = torch.zeros(0, 0, dtype=torch.long)
         # The pass that committed a token, -1 for none.
         self.commit_step = self.sequences
-        # Masks, and decided tokens that may still change: their row stays in its block.
+        # Pending tokens: all masks, and decided tokens that keep their row in its block.
         self.pending = torch.zeros(0, 0, dtype=torch.bool)
         # `(rows,)`: passes, passes since the first open block was entered, and the first and last open block.
         no_rows = torch.zeros(0, dtype=torch.long)
@@ -158,6 +159,7 @@ class Canvas:
         self.masked = self.sequences == self.config.mask_token_id
         self.pending = self.pending | self.masked
         if not num_rows:
+            # On the device of the prompts.
             self._eos_token_ids = self.sequences.new_tensor(self.config.eos_token_ids)
         self._enter()
 
@@ -168,7 +170,7 @@ class Canvas:
 
     def _enter(self) -> None:
         """Has new rows enter their first block with masks. Others stay where they are."""
-        self.open_from = _least(self.block, self.pending)
+        self.open_from = _first_where(self.block, self.pending)
         self.open_to = torch.maximum(self.open_to, self.open_from)
         self._read_status()
 
@@ -183,15 +185,15 @@ class Canvas:
         self.commit_step[row, start:stop] = self.status[row].nfe
 
     def input_ids(self) -> torch.LongTensor:
-        """Returns the token ids that a pass reads, `(rows, width)`."""
+        """Returns the token ids that a pass reads, `(rows, width)`. Exact decoding has drafts among them."""
         return self.sequences
 
     def is_mask(self) -> torch.BoolTensor:
-        """Returns the columns at which a pass reads a mask, `(rows, width)`."""
+        """Returns whether a pass reads a mask at each column, `(rows, width)`."""
         return self.masked
 
     def mask_blocks(self) -> torch.LongTensor:
-        """Returns the block of each column for a mask, `(rows, width)` ([`~attention_masks.attention_blocks`])."""
+        """Returns the block that attention has each column in, `(rows, width)` ([`attention_blocks`])."""
         is_past = self.block < self.open_from[:, None]
         return attention_blocks(self.attention, self.position_ids, self.block_start, is_past)
 
@@ -201,9 +203,11 @@ class Canvas:
         Rows with fewer such columns are filled up with other columns.
         """
         num_columns = max(status.num_open + status.num_revisable for status in self.status)
-        rank = self.is_open.view(torch.uint8)
+
+        # 2 for masks and 1 for tokens that may be revised, so that sorting moves them to the left in this order.
+        rank = 2 * self.is_open.byte()
         if self.revises:
-            rank = self.revisable.view(torch.uint8).add(rank, alpha=2)
+            rank = rank + self.revisable
         columns = rank.argsort(dim=1, descending=True, stable=True)[:, :num_columns]
         return columns, self.is_open.gather(1, columns)
 
@@ -224,7 +228,7 @@ class Canvas:
         self.commit_step = torch.where(is_new, self.nfe[:, None], self.commit_step)
         masked = self.sequences == self.config.mask_token_id
         if self.revises:
-            self.num_revisions += is_new.gt(self.masked).sum(dim=1)  # new, and was no mask
+            self.num_revisions += (is_new & ~self.masked).sum(dim=1)
             self.commit_step = self.commit_step.masked_fill(masked, -1)
 
         self.masked = masked
@@ -244,8 +248,9 @@ class Canvas:
 
         Finishes rows with NaN predictions, `num_nan` of each row.
         """
-        first_block = _least(self.block, self.pending)
-        self.step_in_block *= first_block == self.open_from
+        first_block = _first_where(self.block, self.pending)
+        has_moved = first_block != self.open_from
+        self.step_in_block = self.step_in_block.masked_fill(has_moved, 0)
         self.open_to = self._last_open(first_block)
         self.open_from = first_block
         self._read_status(num_nan)
@@ -275,8 +280,10 @@ class Canvas:
     def _block_column(self, row: int, block: int) -> int:
         """Returns the first column of a block of a row, or the width if there is no such block."""
         start = self.prompt_start(row)
-        position = self.layout.origin(self.prompt_lengths[row]) + block * self.layout.block_length
-        return min(start + max(position, 0), self.width)
+        origin = self.layout.origin(self.prompt_lengths[row])
+        # When infilling, the first block may begin left of the row.
+        position = max(origin + block * self.layout.block_length, 0)
+        return min(start + position, self.width)
 
     def _last_open(self, first: torch.LongTensor) -> torch.LongTensor:
         """Returns the last open block of each row, `first` being the first open one, `(rows,)`.
@@ -304,10 +311,11 @@ class Canvas:
 
         if self.predicts_next_block:
             self.is_block_start = (self.block == self.open_from[:, None]) & (self.position_ids == self.block_start)
-            is_alone = (self.masked & self.is_block_start).any(dim=1, keepdim=True)
-            self.is_open &= self.is_block_start | ~is_alone
+            # As long as the first token is masked, it is all that a pass decides.
+            first_is_masked = (self.masked & self.is_block_start).any(dim=1, keepdim=True)
+            self.is_open &= self.is_block_start | ~first_is_masked
             if self.revises:
-                self.revisable &= ~(self.is_block_start | is_alone)
+                self.revisable &= ~self.is_block_start & ~first_is_masked
 
     def _read_status(self, num_nan: torch.LongTensor | None = None) -> None:
         """Reads the status of all rows, in the only transfer of a pass from the device."""
@@ -324,24 +332,27 @@ class Canvas:
             "open_from": self.open_from,
             "open_to": self.open_to,
             "num_revisions": self.num_revisions,
-            "first_pending": _least(self.column_ids, self.pending),
-            "first_end": _least(self.column_ids[first:], is_end),
+            "first_pending": _first_where(self.column_ids, self.pending),
+            "first_end": _first_where(self.column_ids[first:], is_end),
             "num_open": self.is_open.sum(dim=1),
             "num_revisable": self.revisable.sum(dim=1) if self.revises else none,
             "num_nan": none if num_nan is None else num_nan,
         }
-        columns = [*(values[:, None] for values in numbers.values()), self.sequences[:, first:]]
-        table = torch.cat(columns, dim=1).cpu()
+        by_row = torch.stack(list(numbers.values()), dim=1)
+        on_host = torch.cat([by_row, self.sequences[:, first:]], dim=1).cpu()
 
+        numbers_on_host = on_host[:, : len(numbers)].tolist()
+        tokens_on_host = on_host[:, len(numbers) :]
         self.status = []
-        for row, of_row in enumerate(table[:, : len(numbers)].tolist()):
-            answer = table[row, len(numbers) + self.answer(row).start - first :]
-            self.status.append(self._status(row, answer, **dict(zip(numbers, of_row, strict=True))))
+        for row, numbers_of_row in enumerate(numbers_on_host):
+            answer = tokens_on_host[row, self.answer(row).start - first :]
+            named = dict(zip(numbers, numbers_of_row, strict=True))
+            self.status.append(self._status(row, answer, **named))
 
     def _status(
         self, row: int, answer: torch.LongTensor, *, first_pending: int, first_end: int, num_nan: int, **counts: int
     ) -> RowStatus:
-        """Returns the status of a row, from the columns of its first mask and its first end token, and its counts."""
+        """Returns the status of a row, from its counts and the columns of its first pending and first end token."""
         columns = self.answer(row)
         longest = columns.stop - columns.start
         num_decided = min(first_pending - columns.start, longest)
@@ -406,7 +417,7 @@ class Canvas:
             self._find_open()
 
     def _resize(self, rows: slice | torch.LongTensor, device: torch.device, num_new: int = 0) -> None:
-        """Keeps the lines of some rows, adds those of new ones, and has the longest row begin at the left edge."""
+        """Keeps `rows` of all tensors, appends `num_new`, and has the longest row begin at the left edge."""
         lengths = [self.layout.length(prompt_length) for prompt_length in self.prompt_lengths]
         self.width = max(lengths)
         self.is_padded = min(lengths) < self.width
@@ -430,7 +441,7 @@ class Canvas:
             tensor.value = fitted(tensor.value, tensor.fill)
 
         self.column_ids = torch.arange(self.width, device=device)
-        # These change only with the rows.
+        # Where tokens are changes only with the rows.
         places = self.layout.place(self.prompt_lengths, self.column_ids)
         self.attention_mask = places.attention_mask
         self.position_ids = places.position_ids
@@ -439,6 +450,6 @@ class Canvas:
         self.is_given = places.is_given
 
 
-def _least(numbers: torch.LongTensor, where: torch.BoolTensor) -> torch.LongTensor:
-    """Returns the least number of each row at some of its columns, or more than any if there are none."""
+def _first_where(numbers: torch.LongTensor, where: torch.BoolTensor) -> torch.LongTensor:
+    """Returns the least number of each row where `where` is true, or more than any if it is nowhere."""
     return numbers.masked_fill(~where, 2**31).amin(dim=1)

@@ -16,7 +16,8 @@ class Places:
     # 0 for the padding.
     attention_mask: torch.LongTensor
     position_ids: torch.LongTensor
-    # The number of the block, below 0 in the prompt, and the position at which it begins.
+    # The number of the block, below 0 for padding and for what comes before the first block with new tokens; and the
+    # position at which it begins.
     block: torch.LongTensor
     block_start: torch.LongTensor
     # Columns before the answer: the prompt, unless it is filled in, and padding.
@@ -35,7 +36,7 @@ class Layout:
     max_new_tokens: int
     block_length: int
     whole_blocks: bool
-    # Masks after the answer, for those that propose tokens beyond it.
+    # Masks after the answer. Exact decoding has them: it proposes tokens that the answer may not reach.
     num_beyond: int = 0
 
     @classmethod
@@ -62,7 +63,10 @@ class Layout:
             return prompt_length // self.block_length * self.block_length
         if self.max_new_tokens:
             return prompt_length
-        return -(-prompt_length % self.block_length)
+
+        # Infilling: whole blocks end with the prompt.
+        num_lacking = -prompt_length % self.block_length
+        return -num_lacking
 
     def place(self, prompt_lengths: Sequence[int], columns: torch.LongTensor) -> Places:
         """Returns the places of rows that end at the last of `columns`."""
@@ -70,8 +74,8 @@ class Layout:
         for prompt_length in prompt_lengths:
             start = len(columns) - self.length(prompt_length)
             edges.append((start, self.origin(prompt_length), self.answer(prompt_length).start))
-        # One copy to the device.
-        start, origin, answer_start = columns.new_tensor(edges).T[..., None]
+        # One copy to the device; each is `(rows, 1)`.
+        start, origin, answer_start = columns.new_tensor(edges).split(1, dim=1)
 
         position = columns - start
         from_origin = position - origin
