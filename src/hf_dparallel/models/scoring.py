@@ -142,11 +142,15 @@ def apply_in_chunks(
         most = torch.tensor(len(chunks), device=hidden_states.device)
         torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
         states, targets = chunks[0]
-        chunks = [(states[:0], targets[:0])] * (int(most) - len(chunks)) + chunks
+        empty = (states[:0], targets[:0])
+        chunks = [empty] * (int(most) - len(chunks)) + chunks
 
     def apply(states: torch.Tensor, targets: torch.LongTensor) -> "Terms":
         return function(head(states), targets)
 
     parts = [checkpoint(apply, *chunk, use_reentrant=False) for chunk in chunks[:-1]]
     parts.append(apply(*chunks[-1]))
-    return type(parts[0])(*map(torch.cat, zip(*parts, strict=True)))
+
+    # Field by field.
+    fields = [torch.cat(of_parts) for of_parts in zip(*parts, strict=True)]
+    return type(parts[0])(*fields)
