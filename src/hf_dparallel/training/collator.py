@@ -4,6 +4,7 @@
 import hashlib
 import inspect
 import math
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ class RowScoring:
     """Scores and averages the rows of a batch. A collator that makes other rows overrides what these need."""
 
     def score(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Scores a batch without its labels by `model.score`, whose arguments these are."""
+        """Scores a batch without its labels by `model.score`, whose further arguments these are."""
         return model.score(inputs, *args, **kwargs)
 
     def average(self, terms: TokenTerms, batch: dict[str, Any]) -> RowTerms:
@@ -80,7 +81,9 @@ class DrawsByRow:
         header = torch.tensor([self.seed, int(self._epoch), len(prompt)])
         content = torch.cat([header, prompt, completion]).numpy().tobytes()
         digest = hashlib.blake2b(content, digest_size=8).digest()
-        return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+        # 63 bits, which are a seed of any device.
+        seed = int.from_bytes(digest, "little") >> 1
+        return torch.Generator().manual_seed(seed)
 
 
 @dataclass
@@ -185,10 +188,16 @@ class DataCollatorForSemiAutoregressiveMasking(DrawsByRow, RowScoring):
     def mask(self, examples: list[dict[str, Any]]) -> Views:
         """Returns the masked views of `examples`, each padded to `padded_length`."""
         rows = [self._mask_row(example) for example in examples]
-        # All first views, then all second ones.
-        return Views(*(torch.stack(of_rows, dim=1).flatten(0, 1) for of_rows in zip(*rows, strict=True)))
+
+        def batched(of_rows: Sequence[torch.Tensor]) -> torch.Tensor:
+            # All first views, then all second ones.
+            return torch.stack(of_rows, dim=1).flatten(0, 1)
+
+        clean, noisy, labels, answer_start = map(batched, zip(*rows, strict=True))
+        return Views(clean=clean, noisy=noisy, labels=labels, answer_start=answer_start)
 
     def _mask_row(self, example: dict[str, Any]) -> Views:
+        """Returns the views of one sequence, each `(num_views, length)`."""
         prompt, completion, steps = self.read_row(example)
         answer_start = len(prompt)
         clean = torch.full((self.padded_length,), self.eos_token_id)
@@ -204,6 +213,7 @@ class DataCollatorForSemiAutoregressiveMasking(DrawsByRow, RowScoring):
                 is_scored[1, start:end] = ~of_first_view
 
         _, last_end = spans[-1]
+        # Masked, and not scored.
         is_after = torch.arange(len(clean)) >= last_end
         clean = clean.expand(self.num_views, -1)
         return Views(
@@ -216,7 +226,7 @@ class DataCollatorForSemiAutoregressiveMasking(DrawsByRow, RowScoring):
     def active_spans(
         self, prompt_length: int, completion_length: int, generator: torch.Generator
     ) -> list[tuple[int, int]]:
-        """Returns the first column of each active block, and the first one after it."""
+        """Returns the first column of each active block, and the first one after it. Here one block is active."""
         if self.masking == "random":
             return [(prompt_length, self.padded_length)]
 
@@ -236,16 +246,18 @@ class DataCollatorForSemiAutoregressiveMasking(DrawsByRow, RowScoring):
         if self.masking != "trajectory":
             return noise < ratio
 
-        # Tokens of the last steps, in the order of the noise within a step.
-        by_noise = noise.argsort()
-        by_step = by_noise[commit_step[by_noise].argsort(stable=True)]
-        num_visible = len(by_step) - math.ceil(ratio * len(by_step))
-        return torch.zeros_like(noise, dtype=torch.bool).index_fill(0, by_step[num_visible:], True)
+        # In the order in which the teacher committed them; in a random one within a step.
+        shuffled = noise.argsort()
+        in_order = shuffled[commit_step[shuffled].argsort(stable=True)]
+        num_masked = math.ceil(ratio * len(in_order))
+        committed_last = in_order[len(in_order) - num_masked :]
+        return torch.zeros_like(noise, dtype=torch.bool).index_fill(0, committed_last, True)
 
     def read_row(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns the prompt, the completion, and the commit step of its tokens and padding (0 if not used).
+        """Returns the prompt, the completion, and the commit steps of its tokens and padding (0 if not used).
 
-        Raises a `ValueError` if the row cannot be trained on.
+        The padding is committed with the last token; its steps are more than any row needs. Raises a `ValueError` if
+        the row cannot be trained on.
         """
         prompt = read_ids(example, "prompt_ids")
         completion = read_ids(example, "completion_ids")
@@ -282,7 +294,8 @@ class DataCollatorForSemiAutoregressiveMasking(DrawsByRow, RowScoring):
             steps = read_ids(example, "commit_step", remedy)
         if len(steps) != len(completion):
             raise ValueError(f"`commit_step` must have a step for each token, got {len(steps)} for {len(completion)}.")
-        return prompt, completion, torch.cat([steps, steps[-1:].expand(self.padded_length)])
+        of_padding = steps[-1:].expand(self.padded_length)
+        return prompt, completion, torch.cat([steps, of_padding])
 
 
 class MaskingCallback(TrainerCallback):

@@ -20,7 +20,7 @@ AddedTerm = Callable[[torch.Tensor, torch.LongTensor], tuple[torch.Tensor, torch
 
 
 class TokenTerms(NamedTuple):
-    """The loss's facts of each scored token.
+    """The terms of the loss, one value a scored token.
 
     `losses` and `counted`, `(num_scored, num_terms)`, are the values of the terms in float32 and nats, and whether the
     token counts for them. The first two are cross-entropy (for all tokens) and entropy at the training temperature
@@ -103,6 +103,7 @@ def mean_by_row(terms: TokenTerms, labels: torch.Tensor, weights: torch.Tensor |
         return values.new_zeros(len(labels), *values.shape[1:]).index_add(0, rows, values)
 
     numbers = row_sum(counted.float())
+    # Cross-entropy counts every scored token, and entropy every correct one.
     num_masked = numbers[:, 0]
     num_correct = numbers[:, 1]
 
@@ -121,12 +122,15 @@ def mean_by_row(terms: TokenTerms, labels: torch.Tensor, weights: torch.Tensor |
 
 
 def log_values(terms: RowTerms, num_views: int) -> torch.Tensor:
-    """Returns the values to log, `(sequences, num_terms + 4)`, with the views of each sequence added up."""
+    """Returns the values to log, `(sequences, num_terms + 4)`, with the views of each sequence added up.
+
+    After the losses: the sums of the entropy, of the correct and of all scored tokens, and 1 for the sequence itself.
+    """
     entropy = terms.entropy * terms.num_masked
     part_of_sequence = torch.full_like(terms.num_masked, 1 / num_views)
-    counts = torch.stack([entropy, terms.num_correct, terms.num_masked, part_of_sequence], dim=1)
+    sums = torch.stack([entropy, terms.num_correct, terms.num_masked, part_of_sequence], dim=1)
 
-    by_view = torch.cat([terms.losses.detach(), counts], dim=1)
+    by_view = torch.cat([terms.losses.detach(), sums], dim=1)
     return by_view.unflatten(0, (num_views, -1)).sum(dim=0)
 
 

@@ -272,11 +272,18 @@ class CertaintyForcingTrainer(Trainer):
         """
         objective = self.args.objective
         labels = inputs["labels"]
-        given = {name: value for name, value in inputs.items() if name != "labels"}
-        by_token = self._scoring.score(
-            base_model(self.model), given, labels != IGNORE_INDEX, objective.token_terms, labels, forward=model
+        model_inputs = {name: value for name, value in inputs.items() if name != "labels"}
+
+        # One forward pass; the head computes the logits of the scored tokens alone, and their terms.
+        token_terms = self._scoring.score(
+            base_model(self.model),
+            model_inputs,
+            where=labels != IGNORE_INDEX,
+            function=objective.token_terms,
+            labels=labels,
+            forward=model,
         )
-        terms = self._scoring.average(by_token, inputs)
+        terms = self._scoring.average(token_terms, inputs)
 
         values = log_values(terms, self._num_views)
         num_sequences = len(values)
