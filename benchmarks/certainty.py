@@ -316,8 +316,9 @@ def parser_of(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--students", nargs="*", choices=list(STUDENTS), default=["consistency", "both"])
     parser.add_argument("--adapters", type=pair, nargs="*", default=[], help="NAME=FOLDER of trained students")
-    parser.add_argument("--thresholds", type=float, nargs="+", default=[0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.1])
-    parser.add_argument("--teacher_thresholds", type=float, nargs="*", default=[0, 0.5, 0.7, 0.9, 1.1, 1.4, 1.8])
+    parser.add_argument("--thresholds", type=float, nargs="+", default=[0.2, 0.3, 0.5, 0.6, 0.65, 0.7, 0.9, 1.1, 1.4])
+    parser.add_argument("--teacher_thresholds", type=float, nargs="*", default=[0, 0.5, 0.8, 1.1, 1.4, 1.8, 2.2])
+    parser.add_argument("--teacher_confidences", type=float, nargs="*", default=[0.8, 0.6, 0.4])
     parser.add_argument("--others", type=float, nargs="*", default=[], help="thresholds on other problems")
     parser.add_argument("--num_trajectories", type=int, default=384)
     parser.add_argument("--num_problems", type=int, default=256)
@@ -327,7 +328,7 @@ def parser_of(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--batch_size", type=int, default=64, help="prompts decoded together")
     parser.add_argument("--trajectory_confidence", type=float, default=0.8, help="0: one token a pass")
     parser.add_argument("--trajectory_temperature", type=float, default=0.0)
-    parser.add_argument("--num_steps", type=int, default=150)
+    parser.add_argument("--num_steps", type=int, default=120)
     parser.add_argument("--train_batch_size", type=int, default=16)
     parser.add_argument("--micro_batch_size", type=int, default=0, help="sequences at a time; 0: the whole batch")
     parser.add_argument("--learning_rate", type=float, default=2e-3)
@@ -361,7 +362,8 @@ def main() -> None:
             for kind in OTHERS if args.others else ():
                 points += study.measure(name, kind, at_thresholds(args.others))
 
-        points += study.measure("teacher", "held out", at_thresholds(args.teacher_thresholds))
+        by_confidence = [{"confidence_threshold": value} for value in args.teacher_confidences]
+        points += study.measure("teacher", "held out", at_thresholds(args.teacher_thresholds) + by_confidence)
         for kind in OTHERS if args.others else ():
             points += study.measure("teacher", kind, at_thresholds(args.teacher_thresholds))
 

@@ -3,15 +3,17 @@
 
     python benchmarks/curves.py benchmarks/results/certainty.json --chart docs/images/certainty.svg
 
-A curve has a point for each threshold: mean passes, and the fraction of right answers. The passes *at an accuracy* are
+A curve has a point for each threshold: mean passes, and the fraction of right answers. The teacher has thresholds of
+two rules, by entropy and by confidence, as the better one is its best. The passes *at an accuracy* are
 the fewest at which the curve reaches it, on straight lines between neighbouring points. Intervals are of 95 %, from a
-bootstrap that draws problems, the same ones for both methods, within each seed.
+bootstrap that draws seeds, each with its trainings, and then problems, the same ones for both methods.
 """
 
 import argparse
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,23 +26,26 @@ from hf_dparallel.reports import markdown_table, read_json
 
 
 NAMES = {
-    "teacher": "Teacher",
+    "teacher": "Teacher, best threshold",
     "consistency": "Student, consistency only",
     "both": "Student, both losses",
     "likely": "Certainty where the label is likely",
     "early": "Weight by the teacher's pass",
     "bold": "Bold answers of its own",
 }
+COMPARED = ("teacher", "consistency", "both")
 # Accuracies at which methods are compared, in points below the teacher's at one token a pass.
 LOSSES = (1, 3, 5)
 NUM_DRAWS = 1000
 
 # Passes and accuracy of each point, by the passes.
 Points = list[tuple[float, float]]
+# Passes and right answers, arrays `(thresholds, problems)`.
+Outcomes = tuple[np.ndarray, np.ndarray]
 
 
 class Curves:
-    """The outcomes of a report: by model and seed, arrays `(thresholds, problems)` of passes and of right answers."""
+    """The outcomes of a report, by model and seed."""
 
     def __init__(self, report: dict[str, Any], problems: str = "held out"):
         self.points = [point for point in report["points"] if point["problems"] == problems]
@@ -52,12 +57,12 @@ class Curves:
     def of(self, model: str, seed: int) -> list[dict[str, Any]]:
         """Returns the points of a model on the problems of a seed, by threshold."""
         chosen = [point for point in self.points if point["model"] == model and point["seed"] == seed]
-        return sorted(chosen, key=threshold_of)
+        return sorted(chosen, key=lambda point: (threshold_of(point), *point["settings"]))
 
     def thresholds(self, model: str) -> list[float]:
         return [threshold_of(point) for point in self.of(model, self.seeds[0])]
 
-    def outcomes(self, model: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    def outcomes(self, model: str, seed: int) -> Outcomes:
         points = self.of(model, seed)
         passes = np.array([list(map(int, point["passes"].split())) for point in points])
         right = np.array([list(map(int, point["right"])) for point in points])
@@ -68,9 +73,9 @@ class Curves:
         parts = [self.outcomes(model, seed) for seed in seeds or self.seeds]
         return _mean_curve(parts)
 
-    def at_one_token(self, seeds: Sequence[int] | None = None) -> float:
+    def at_one_token(self) -> float:
         """Returns the accuracy of the teacher at one token a pass."""
-        return fmean(self.outcomes("teacher", seed)[1][0].mean() for seed in seeds or self.seeds)
+        return fmean(self.outcomes("teacher", seed)[1][0].mean() for seed in self.seeds)
 
     def aup(self, model: str, seed: int, best: float | None = None) -> float:
         """Returns the accuracy under parallelism on the problems of a seed, relative to the best of all models."""
@@ -81,32 +86,29 @@ class Curves:
         accuracy = [100 * fmean(map(int, point["right"])) for point in points]
         return accuracy_under_parallelism([point["tokens_per_forward"] for point in points], accuracy, 100 * best)
 
-    def draws(self) -> list[dict[int, np.ndarray]]:
-        """Returns for each draw of the bootstrap the problems of each seed."""
+    def draws(self) -> Iterator[list[tuple[int, np.ndarray]]]:
+        """Yields for each draw of the bootstrap some seeds and the problems of each."""
         rng = np.random.default_rng(0)
-        counts = {seed: self.outcomes(self.models[0], seed)[0].shape[1] for seed in self.seeds}
-        return [{seed: rng.integers(count, size=count) for seed, count in counts.items()} for _ in range(NUM_DRAWS)]
+        count = self.outcomes(self.models[0], self.seeds[0])[0].shape[1]
+        for _ in range(NUM_DRAWS):
+            seeds = rng.choice(self.seeds, size=len(self.seeds))
+            yield [(int(seed), rng.integers(count, size=count)) for seed in seeds]
 
     def ratio(self, model: str, other: str, loss: float, seeds: Sequence[int] | None = None) -> dict[str, Any]:
         """Returns the passes of both at an accuracy, `loss` points below the teacher's, and their ratio."""
-        accuracy = self.at_one_token(seeds) - loss / 100
+        accuracy = self.at_one_token() - loss / 100
         passes, of_other = (passes_at(self.mean(name, seeds), accuracy) for name in (model, other))
         return {"accuracy": accuracy, "passes": passes, "other": of_other, "ratio": _over(passes, of_other)}
 
-    def ratio_interval(self, model: str, other: str, loss: float) -> tuple[float, float] | None:
-        """Returns the interval of [`ratio`], or `None` if a curve misses the accuracy in more than 5 % of draws."""
-        accuracy = self.at_one_token() - loss / 100
+    def ratio_intervals(self, model: str, other: str) -> list[tuple[float, float] | None]:
+        """Returns intervals of [`ratio`] for all `LOSSES`, `None` where 5 % of the draws miss the accuracy."""
+        accuracies = [self.at_one_token() - loss / 100 for loss in LOSSES]
         parts = {name: {seed: self.outcomes(name, seed) for seed in self.seeds} for name in (model, other)}
-        ratios = []
+        ratios: list[list[float | None]] = []
         for draw in self.draws():
-            passes = [passes_at(_drawn_curve(parts[name], draw), accuracy) for name in (model, other)]
-            ratios.append(_over(*passes))
-
-        found = [ratio for ratio in ratios if ratio is not None]
-        if len(found) < 0.95 * len(ratios):
-            return None
-        low, high = np.quantile(found, [0.025, 0.975])
-        return float(low), float(high)
+            curves = [_drawn_curve(parts[name], draw) for name in (model, other)]
+            ratios.append([_over(*(passes_at(curve, accuracy) for curve in curves)) for accuracy in accuracies])
+        return [_quantiles(column) for column in zip(*ratios, strict=True)]
 
     def gain(self, model: str, other: str, seeds: Sequence[int] | None = None) -> float:
         """Returns the points that `model` gains on `other` at equal passes, on average over passes.
@@ -123,19 +125,30 @@ class Curves:
 
 
 def threshold_of(point: dict[str, Any]) -> float:
-    """Returns the entropy threshold of a point, 0 for one token a pass."""
-    return point["settings"].get("entropy_threshold", 0)
+    """Returns the threshold of a point, 0 for one token a pass."""
+    return next(iter(point["settings"].values()), 0)
 
 
-def _mean_curve(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Points:
+def _mean_curve(parts: Sequence[Outcomes]) -> Points:
     passes = np.mean([passes.mean(axis=1) for passes, _ in parts], axis=0)
     right = np.mean([right.mean(axis=1) for _, right in parts], axis=0)
     return sorted(zip(passes.tolist(), right.tolist(), strict=True))
 
 
-def _drawn_curve(parts: dict[int, tuple[np.ndarray, np.ndarray]], draw: dict[int, np.ndarray]) -> Points:
-    drawn = [(passes[:, draw[seed]], right[:, draw[seed]]) for seed, (passes, right) in parts.items()]
+def _drawn_curve(parts: dict[int, Outcomes], draw: list[tuple[int, np.ndarray]]) -> Points:
+    drawn = []
+    for seed, problems in draw:
+        passes, right = parts[seed]
+        drawn.append((passes[:, problems], right[:, problems]))
     return _mean_curve(drawn)
+
+
+def _quantiles(ratios: Sequence[float | None]) -> tuple[float, float] | None:
+    found = [ratio for ratio in ratios if ratio is not None]
+    if len(found) < 0.95 * len(ratios):
+        return None
+    low, high = np.quantile(found, [0.025, 0.975])
+    return float(low), float(high)
 
 
 def _over(passes: float | None, other: float | None) -> float | None:
@@ -182,27 +195,52 @@ def table_of_thresholds(curves: Curves) -> str:
     lines = []
     for model in curves.models:
         parts = [curves.outcomes(model, seed) for seed in curves.seeds]
-        for row, threshold in enumerate(curves.thresholds(model)):
+        for row, point in enumerate(curves.of(model, curves.seeds[0])):
             passes = [part[0][row].mean() for part in parts]
             right = [100 * part[1][row].mean() for part in parts]
-            name = f"{threshold:g}" if threshold else "one token a pass"
+            name = " ".join(f"{rule} {value:g}" for rule, value in point["settings"].items()) or "one token a pass"
             by_seed = ", ".join(f"{value:.1f}" for value in right)
             lines.append([NAMES.get(model, model), name, f"{fmean(passes):.1f}", f"{fmean(right):.1f}", by_seed])
-    return markdown_table(["Model", "Entropy threshold", "Passes", "Right (%)", "By seed"], lines, 2)
+    return markdown_table(["Model", "Threshold", "Passes", "Right (%)", "By seed"], lines, 2)
 
 
-def table_at_equal_accuracy(curves: Curves, other: str = "consistency") -> str:
-    """Returns passes at equal accuracy, and AUP: means over seeds, and the ratio to another model."""
-    levels = [f"{100 * curves.at_one_token() - loss:.1f} %" for loss in LOSSES]
+def table_at_equal_accuracy(curves: Curves, models: Sequence[str] = COMPARED) -> str:
+    """Returns passes at equal accuracy and AUP, means over seeds, and the ratio of each model to the one before."""
+    levels = [f"At {100 * curves.at_one_token() - loss:.1f} %" for loss in LOSSES]
     lines = []
-    for model in curves.models:
-        aups = [curves.aup(model, seed) for seed in curves.seeds]
+    for model in models:
         points = curves.mean(model)
-        cells = [passes_at(points, curves.at_one_token() - loss / 100) for loss in LOSSES]
+        passes = [passes_at(points, curves.at_one_token() - loss / 100) for loss in LOSSES]
+        aups = [curves.aup(model, seed) for seed in curves.seeds]
         by_seed = ", ".join(f"{aup:.0f}" for aup in aups)
-        shown = [_number(cell, "{:.1f}") for cell in cells]
+        shown = [_number(value, "{:.1f}") for value in passes]
         lines.append([NAMES.get(model, model), *shown, f"{fmean(aups):.0f} ({by_seed})"])
-    return markdown_table(["Passes at", *levels, "AUP (by seed)"], lines)
+
+    for other, model in pairwise(models):
+        ratios = []
+        for loss, ends in zip(LOSSES, curves.ratio_intervals(model, other), strict=True):
+            ratio = _number(curves.ratio(model, other, loss)["ratio"])
+            ratios.append(ratio + _interval(ends))
+        lines.append([f"{NAMES.get(model, model)} / {NAMES.get(other, other)}", *ratios, ""])
+    return markdown_table(["Passes", *levels, "AUP (by seed)"], lines)
+
+
+def table_of_others(report: dict[str, Any]) -> str:
+    """Returns accuracy and passes on each kind of problems by entropy threshold, means over seeds."""
+    kinds = dict.fromkeys(point["problems"] for point in report["points"])
+    thresholds = sorted({threshold_of(point) for point in report["points"]})
+    lines = []
+    for kind in kinds:
+        curves = Curves(report, kind)
+        for model in curves.models:
+            parts = [curves.outcomes(model, seed) for seed in curves.seeds]
+            cells = dict.fromkeys(thresholds, "–")
+            for row, threshold in enumerate(curves.thresholds(model)):
+                right = fmean(right[row].mean() for _, right in parts)
+                passes = fmean(passes[row].mean() for passes, _ in parts)
+                cells[threshold] = f"{100 * right:.1f} % in {passes:.1f}"
+            lines.append([kind, NAMES.get(model, model).partition(", best")[0], *cells.values()])
+    return markdown_table(["Problems", "Model", *(f"{threshold:g}" for threshold in thresholds)], lines, 2)
 
 
 def table_of_ratios(curves: Curves, other: str) -> str:
@@ -212,9 +250,9 @@ def table_of_ratios(curves: Curves, other: str) -> str:
         if model == other:
             continue
         cells = []
-        for loss in LOSSES:
+        for loss, ends in zip(LOSSES, curves.ratio_intervals(model, other), strict=True):
             ratio = _number(curves.ratio(model, other, loss)["ratio"])
-            interval = _interval(curves.ratio_interval(model, other, loss))
+            interval = _interval(ends)
             by_seed = ", ".join(_number(curves.ratio(model, other, loss, [seed])["ratio"]) for seed in curves.seeds)
             cells.append(f"{ratio}{interval} [{by_seed}]")
 
@@ -256,7 +294,7 @@ def chart(curves: Curves, head: str, floor: float) -> str:
 
         parts.append(f'<polyline class="{style}" points="{" ".join(line)}"/>')
         parts.append(f'<circle class="{style} dot" cx="280" cy="{174 + 24 * number}" r="3.5"/>')
-        parts.append(f'<text x="292" y="{178 + 24 * number}" class="small">{NAMES[model]}</text>')
+        parts.append(f'<text x="292" y="{178 + 24 * number}" class="small">{NAMES.get(model, model)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -268,12 +306,14 @@ def main() -> None:
     args = parser.parse_args()
     report = read_json(args.report)
     kinds = dict.fromkeys(point["problems"] for point in report["points"])
-    for kind in kinds:
-        print(f"\n{kind}\n\n{table_of_thresholds(Curves(report, kind))}")
+    if len(kinds) > 1:
+        print(table_of_others(report))
+        return
 
     curves = Curves(report)
-    print(f"\n{table_at_equal_accuracy(curves)}")
-    for other in ("teacher", "consistency", "both"):
+    print(table_of_thresholds(curves))
+    print(f"\n{table_at_equal_accuracy(curves, curves.models)}")
+    for other in COMPARED:
         if other in curves.models:
             print(f"\n{table_of_ratios(curves, other)}")
     if args.chart:
