@@ -17,9 +17,6 @@ import pytest
 from examples.paper import __main__ as paper
 from speed import Machine
 
-import demo
-from hf_dparallel.demo import STUDENT
-
 from .pages import arguments_of_ours, parse_only
 
 
@@ -250,34 +247,3 @@ def test_an_interrupted_reproduction_goes_on(tmp_path):
     (tmp_path / "student" / "checkpoint-5").mkdir(parents=True)
     trainings = [words for words in dry_run("llada-8b", str(tmp_path)) if "--dataset_name" in words]
     assert [words[-2:] == ["--resume_from_checkpoint", "true"] for words in trainings] == [True, False]
-
-
-def test_runs_of_the_demo_become_a_table_and_a_chart(tmp_path, monkeypatch, capsys):
-    """On short canvases, with the figures of a run that is recorded and the bundled adapter, for the control, too."""
-    (tmp_path / "run" / "control").mkdir(parents=True)
-    for folder in ("run", "run/control"):
-        (tmp_path / folder / "adapter").symlink_to(STUDENT)
-    recorded = json.loads((BENCHMARKS / "results" / "demo.json").read_text())["runs"][0]
-    settings = {"output_dir": "run", "num_problems": 2, "num_tuning_problems": 1, "num_train_steps": 1}
-    student = recorded["tuning"]["student"]
-    rows = [*recorded["rows"][:4], *recorded["rows"][-1:] * 2]  # recorded before there was a control
-    tuning = recorded["tuning"] | {"control": student}
-    report = recorded | {"settings": recorded["settings"] | settings, "rows": rows, "tuning": tuning}
-    (tmp_path / "run" / "report.json").write_text(json.dumps(report))
-    chart = tmp_path / "chart.svg"
-    chart.write_text('<svg viewBox="0 0 1 1" width="1" height="1"><rect/></svg>')
-    monkeypatch.setattr(demo, "MAX_NEW_TOKENS", 8)
-    output = tmp_path / "demo.json"
-    argv = [str(tmp_path / "run"), "--output", str(output), "--chart", str(chart)]
-    monkeypatch.setattr(sys, "argv", ["demo.py", *argv, "--num_prompts", "1", "--repetitions", "1"])
-    demo.main()
-    result = json.loads(output.read_text())
-    assert capsys.readouterr().out.endswith(f"{demo.table(result)}\n")
-    assert [row["nfe"] for row in result["runs"][0]["rows"]] == [row["nfe"] for row in rows]
-    assert all(cpu > 0 for row in result["runs"][0]["rows"] for size in ("1", "16") for cpu, _ in row["seconds"][size])
-    assert [point["recipe"] for point in result["runs"][0]["bolder"]] == demo.BOLDER
-    assert all(0 < point["held_out"]["nfe"] <= 8 for point in result["runs"][0]["bolder"])
-    for name in ("without_certainty", "with_certainty"):
-        points = result["runs"][0][name]
-        assert [point["recipe"]["entropy_threshold"] for point in points] == [0.1, 0.2, 0.3, 0.5, 0.8]
-    assert chart.read_text().count("<polyline") == 5 and 'viewBox="0 0 480 300"' in chart.read_text()
