@@ -169,6 +169,36 @@ def test_every_saved_folder_says_what_it_is(tmp_path):
         assert not (folder / "training_args.bin").exists()
 
 
+@pytest.mark.parametrize("base", [BASE, TEACHER])
+def test_every_saved_folder_has_our_card(hub, tmp_path, base):
+    """Of an adapter PEFT writes one, too, with blanks, and the folder of the base model as its name."""
+    model = AutoModelForMaskedLM.from_pretrained(base)
+    trainer = make_trainer(tmp_path / "student", model, save_strategy="steps", save_steps=1)
+    trainer.train()
+    trainer.save_model()
+    for folder in (tmp_path / "student", tmp_path / "student" / "checkpoint-2"):
+        card = ModelCard.load(folder / "README.md")
+        assert f"\n# {folder.name}\n" in card.text and "More Information Needed" not in card.text
+        assert str(TEACHER) not in card.content and "| `steps` | 2 |" in re.sub(" +", " ", card.text)
+        assert card.data.base_model == (BASE if base == BASE else None)
+        assert "dparallel" in card.data.tags
+
+
+def test_a_whole_model_has_a_card_of_the_name_that_it_gets_on_the_hub(tmp_path):
+    rows = [{"prompt_ids": [2], "completion_ids": [3] * 8}]
+    trainer = make_plain_trainer(tmp_path, train_dataset=rows, block_length=8, hub_model_id="user/student")
+    trainer.save_model()
+    card = ModelCard.load(tmp_path / "README.md")
+    assert "library_name: transformers" in card.content and 'from_pretrained("user/student"' in card.text
+
+
+def test_a_card_that_somebody_wrote_is_saved_as_it_is(hub, tmp_path):
+    trainer = make_trainer(tmp_path)
+    (tmp_path / "README.md").write_text("# Mine")
+    trainer.save_model()
+    assert (tmp_path / "README.md").read_text() == "# Mine"
+
+
 def test_an_edited_card_is_kept(hub, tmp_path):
     trainer = make_trainer(tmp_path)
     trainer.save_model()

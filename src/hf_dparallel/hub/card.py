@@ -14,6 +14,7 @@ from ..models.adapters import SUMMARY_NAME
 from ..reports import TABLE_METRICS, escape_markdown, markdown_table, read_json, read_report, results_table
 
 
+CARD_NAME = "README.md"
 TAGS = ("dparallel", "diffusion-lm")
 _TEMPLATE = Path(__file__).parent / "templates" / "model_card.md"
 _DRAFT_MARK = "<!-- Written by hf-dparallel, and anew at each push. To keep your edits, remove this line. -->"
@@ -94,10 +95,15 @@ def read_if_saved(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-def is_draft(card: Path) -> bool:
-    """Tells whether a library wrote this card, and nobody has edited it."""
+def own_card(folder: Path) -> str | None:
+    """Returns the card in a folder if somebody wrote or edited it, `None` for one as a library writes it."""
+    card = folder / CARD_NAME
+    if not card.is_file():
+        return None
+
     text = card.read_text(encoding="utf-8")
-    return _DRAFT_MARK in text or _PEFT_MARK in text
+    is_draft = _DRAFT_MARK in text or _PEFT_MARK in text
+    return None if is_draft else text
 
 
 def _results(path: str | os.PathLike) -> str:

@@ -13,10 +13,9 @@ from transformers.utils import ADAPTER_CONFIG_NAME, GENERATION_CONFIG_NAME
 
 from .._version import __version__
 from ..generation.configuration import DiffusionGenerationConfig
-from .card import SUMMARY_NAME, is_draft, make_card, read_if_saved
+from .card import CARD_NAME, SUMMARY_NAME, make_card, own_card, read_if_saved
 
 
-CARD_NAME = "README.md"
 _CUSTOM_GENERATE = Path(__file__).parent / "custom_generate" / "generate.py"
 # All else in a folder stays there: optimizer states, training_args.bin, checkpoints, logs.
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
@@ -149,7 +148,7 @@ def made_files(
     if adapter:
         base_model = check_base_model(base_model or adapter.get("base_model_name_or_path"))
         made[ADAPTER_CONFIG_NAME] = json.dumps({**adapter, "base_model_name_or_path": base_model}, indent=2)
-    if not (folder / CARD_NAME).is_file() or is_draft(folder / CARD_NAME):
+    if own_card(folder) is None:
         made[CARD_NAME] = f"{make_card(folder, repo_id, recipe, base_model=base_model, **about)}\n"
     return {name: text.encode() for name, text in made.items()}
 

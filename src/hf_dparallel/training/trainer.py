@@ -26,7 +26,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import ADAPTER_CONFIG_NAME
 
 from ..data.dataset import TRAINING_COLUMNS, prepare_dataset
-from ..hub.card import SUMMARY_NAME, TAGS
+from ..hub.card import CARD_NAME, SUMMARY_NAME, TAGS, make_card, own_card
 from ..hub.push import check_base_model, made_files
 from ..models.base import MaskedDiffusionModel
 from ..reports import write_json
@@ -427,19 +427,29 @@ class CertaintyForcingTrainer(Trainer):
         super().save_model(output_dir, _internal_call)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        folder = Path(output_dir or self.args.output_dir)
+        # PEFT would write into it, and name the base model by its folder.
+        card = own_card(folder)
+
         super()._save(output_dir, state_dict)
         if not self.args.should_save:
             return
 
-        folder = Path(output_dir or self.args.output_dir)
         # It may hold a token, and nothing reads it.
         (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
         if self.args.push_to_hub:
             # A push during the training writes it again, and must not send it.
             Path(self.args.output_dir, ".gitignore").write_text(f"{TRAINING_ARGS_NAME}\n", encoding="utf-8")
 
-        student_recipe(self).save_pretrained(folder)
-        write_json(training_summary(self), folder / SUMMARY_NAME)
+        recipe = student_recipe(self)
+        recipe.save_pretrained(folder)
+        summary = training_summary(self)
+        write_json(summary, folder / SUMMARY_NAME)
+
+        if card is None:
+            name = self.args.hub_model_id or folder.resolve().name
+            card = f"{make_card(folder, name, recipe, base_model=summary['base_model'])}\n"
+        (folder / CARD_NAME).write_text(card, encoding="utf-8")
 
 
 def _prepare_fsdp(plugin: Any, model: nn.Module) -> None:
