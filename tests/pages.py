@@ -5,12 +5,16 @@ import contextlib
 import itertools
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from hf_dparallel_cli import main, program
+from hf_dparallel_cli.options import import_files
 from hf_dparallel_cli.training import read_arguments
+from hf_dparallel_rules import commit_rules
+from hf_dparallel_rules.settings import SETTINGS
 
 
 ROOT = Path(__file__).parents[1]
@@ -66,8 +70,21 @@ def arguments_of_ours(words: list[str]) -> list[str] | None:
     return list(itertools.takewhile(lambda word: word not in ("<", ">", "&"), rest))
 
 
+@contextlib.contextmanager
+def rules_of_files() -> Iterator[None]:
+    """Has the file that docs/add_a_rule.md shows in this folder, and what `--import` changes as before afterwards."""
+    Path("margin_rule.py").write_text(python_blocks("docs/add_a_rule.md")[0])
+    with contextlib.ExitStack() as stack:
+        for command in program.commands.values():
+            stack.enter_context(patch.object(command, "params", list(command.params)))
+        stack.enter_context(patch.dict(SETTINGS))
+        stack.enter_context(patch.dict(commit_rules.RULES))
+        yield
+
+
 def parse_only(argv: list[str]) -> None:
     """Reads the arguments of a command, in the folder of the repository, and does not run it."""
+    import_files(argv, program.commands.values())
     with contextlib.chdir(ROOT):
         if argv and argv[0] in program.commands:
             if argv[0] == "train":

@@ -29,7 +29,18 @@ from hf_dparallel_cli import main, program
 from hf_dparallel_cli.models import read_published, read_ready
 from hf_dparallel_rules.settings import SETTINGS
 
-from .pages import PAGES, ROOT, arguments_of_ours, blocks, parse_only, python_blocks, read, run_blocks, shell_commands
+from .pages import (
+    PAGES,
+    ROOT,
+    arguments_of_ours,
+    blocks,
+    parse_only,
+    python_blocks,
+    read,
+    rules_of_files,
+    run_blocks,
+    shell_commands,
+)
 
 
 # Pages that need more, such as a server or a Hub, or must be undone, and the test that runs their blocks.
@@ -149,7 +160,8 @@ def test_commands_parse(page):
     for words in shell_commands(page):
         argv = arguments_of_ours(words)
         if argv is not None and "--help" not in argv:
-            parse_only(argv)
+            with rules_of_files():
+                parse_only(argv)
         elif words[0] == "make":
             assert f"\n{words[1]}:" in makefile, words
         for word in words:

@@ -2,16 +2,11 @@
 """`--import FILE`: a commit rule of one's own on the command line, as docs/add_a_rule.md shows it."""
 
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
-from hf_dparallel_cli import program
-from hf_dparallel_rules import commit_rules
-from hf_dparallel_rules.settings import SETTINGS
-
 from ..helpers import read_json
-from ..pages import ROOT, python_blocks
+from ..pages import ROOT, rules_of_files
 from .helpers import answer, last_line, load
 
 
@@ -20,12 +15,8 @@ FLAGS = ["--max_new_tokens", "8", "--block_length", "4"]
 
 
 @pytest.fixture(autouse=True)
-def margin_rule(monkeypatch):
-    """The file of the page, and all tables as before afterwards."""
-    Path("margin_rule.py").write_text(python_blocks("docs/add_a_rule.md")[0])
-    for command in program.commands.values():
-        monkeypatch.setattr(command, "params", list(command.params))
-    with patch.dict(SETTINGS), patch.dict(commit_rules.RULES):
+def margin_rule():
+    with rules_of_files():
         yield
     # Its recipe has a place for each setting of then.
     load.cache_clear()
