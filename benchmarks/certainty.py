@@ -44,6 +44,7 @@ from hf_dparallel.evaluation.decoding import evaluate_answers
 from hf_dparallel.generation.answerer import Answerer
 from hf_dparallel.reports import read_json, write_json
 from hf_dparallel.training.collator import DataCollatorForSemiAutoregressiveMasking
+from hf_dparallel.training.objective import RowTerms, TokenTerms, mean_by_row
 from hf_dparallel_rules.certainty import entropy_from_logits
 
 
@@ -90,6 +91,13 @@ class EarlyCollator(DataCollatorForSemiAutoregressiveMasking):
         batch = super().__call__(examples)
         weights = torch.stack([self._weights(example) for example in examples])
         return batch | {"weights": weights.repeat(self.num_views, 1)}
+
+    def score(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        given = {name: value for name, value in inputs.items() if name != "weights"}
+        return super().score(model, given, *args, **kwargs)
+
+    def average(self, terms: TokenTerms, batch: dict[str, Any]) -> RowTerms:
+        return mean_by_row(terms, batch["labels"], batch["weights"])
 
     def _weights(self, example: dict[str, Any]) -> torch.Tensor:
         start = len(example["prompt_ids"])

@@ -11,6 +11,8 @@ import pytest
 import short_problems
 import torch
 
+from hf_dparallel.training.objective import TokenTerms
+
 
 def test_no_problem_is_in_two_sets_of_the_study():
     sets = [
@@ -68,6 +70,13 @@ def test_the_early_tokens_of_a_block_weigh_most():
     assert batch["weights"].shape == batch["labels"].shape == (2, 8)
     first, second, third = batch["weights"][0, 2:5].tolist()
     assert second == third == 1 and first == pytest.approx(1 / 3)
+    # Both tokens of a block are scored, with losses of 3 and 6.
+    labels = torch.tensor([[-100, -100, 7, 8, -100]])
+    losses = torch.tensor([[3.0], [6.0]])
+    terms = TokenTerms(losses=losses, counted=torch.ones_like(losses).bool().expand(2, 2), entropy=torch.zeros(2))
+    terms = terms._replace(losses=losses.expand(2, 2))
+    averaged = collator.average(terms, {"labels": labels, "weights": batch["weights"][:1, :5]})
+    assert averaged.losses[0, 0].item() == pytest.approx((1 / 3 * 3 + 6) / (1 / 3 + 1))
 
 
 def test_a_guess_is_not_sharpened():
