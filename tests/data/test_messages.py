@@ -28,6 +28,11 @@ CALL = "<tool_call>{{ c.function.name }} {{ %s }}</tool_call>{%% endfor %%}"
 OBJECTS = "{% for c in m.tool_calls or [] %}" + CALL % "c.function.arguments | tojson"
 TEXTS = "{% for c in m.tool_calls or [] %}" + CALL % "'' + c.function.arguments"
 PLAIN = "{% for c in m.tool_calls or [] %}" + CALL % "c.function.arguments"
+# As Qwen3.5's.
+NAMED = (
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}"
+    "{% for name, value in c.function.arguments | items %} {{ name }}={{ value }}{% endfor %}</tool_call>{% endfor %}"
+)
 # As Qwen3's, in the last turn only.
 THOUGHT = "{% if loop.last %}<think>{{ m.reasoning_content }}</think>{% endif %}"
 WRITES_CALLS = {
@@ -78,6 +83,15 @@ def test_arguments_of_calls_are_written_as_json(name, given):
     tokenizer = tokenizer_with(WRITES_CALLS[name])
     prompt = Dataset.from_list([{"messages": [*messages, {"role": "tool", "content": "Done."}, user("So?")]}])
     assert written in tokenizer.decode(tokenize_prompts(prompt, tokenizer)[0])
+
+
+@pytest.mark.parametrize("quoted", [str(ROME), json.dumps(ROME)], ids=["python", "json"])
+@pytest.mark.parametrize("name", [*WRITES_CALLS, "named"])
+def test_a_question_that_quotes_the_arguments_changes_no_call(name, quoted):
+    template = (WRITES_CALLS | {"named": chatml(CONTENT + NAMED)})[name]
+    answer = assistant("", tool_calls=[call("weather", ROME)])
+    plain = learned(template, [{"messages": [user("How is it?"), answer]}])
+    assert learned(template, [{"messages": [user(f"Call it with {quoted}."), answer]}]) == plain
 
 
 def test_calls_without_the_function_apart():

@@ -4,7 +4,7 @@
 import copy
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jinja2 import TemplateError
@@ -15,7 +15,7 @@ from ..hashes import stable_hash
 from .messages import THOUGHTS, Message
 
 
-# Stands for an answer, and is in no template itself.
+# Stands for an answer or an argument, and is in no template itself.
 _PROBE = "PROBE"
 
 
@@ -142,19 +142,12 @@ def check_is_written(tokenizer: PreTrainedTokenizerBase, messages: list[Message]
 def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], **arguments: Any) -> str:
     """Returns what the chat template writes. Raises a `ValueError` if it refuses."""
     try:
-        try:
-            text = tokenizer.apply_chat_template(messages, tokenize=False, **arguments)
-            if not any(_is_python(call["arguments"], text) for call in _calls(messages)):
-                return text
-        except TypeError:
-            if not any(_calls(messages)):
-                raise
+        if any(_calls(messages)) and _takes_texts(tokenizer, messages, **arguments):
+            messages = copy.deepcopy(messages)
+            for call in _calls(messages):
+                call["arguments"] = json.dumps(call["arguments"], ensure_ascii=False)
 
-        # Templates such as DeepSeek-V3's take the arguments of calls as texts.
-        with_texts = copy.deepcopy(list(messages))
-        for call in _calls(with_texts):
-            call["arguments"] = json.dumps(call["arguments"], ensure_ascii=False)
-        return tokenizer.apply_chat_template(with_texts, tokenize=False, **arguments)
+        return tokenizer.apply_chat_template(messages, tokenize=False, **arguments)
     except (TemplateError, TypeError) as error:
         roles = ", ".join(str(message["role"]) for message in messages)
         raise ValueError(f"The chat template refuses the messages ({roles}): {error}") from error
@@ -168,10 +161,23 @@ def _calls(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
                 yield call.get("function", call)
 
 
-def _is_python(arguments: Mapping[str, Any], text: str) -> bool:
-    """Tells whether a text has the arguments of a call in Python's form, alone, and not as JSON."""
-    alone = text.replace(f"'arguments': {arguments}", "")
-    return str(arguments) in alone and json.dumps(arguments, ensure_ascii=False) not in text
+def _takes_texts(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], **arguments: Any) -> bool:
+    """Tells whether a template takes the arguments of calls as texts, as DeepSeek-V3's does.
+
+    Of objects it makes nothing, or it writes them in Python's form. They are a probe, which no message quotes.
+    """
+    probed = copy.deepcopy(messages)
+    probe = {_PROBE: 1}
+    for call in _calls(probed):
+        call["arguments"] = probe
+    try:
+        text = tokenizer.apply_chat_template(probed, tokenize=False, **arguments)
+    except TypeError:
+        return True
+
+    # Some write a call as a whole in Python's form.
+    alone = text.replace(f"'arguments': {probe}", "")
+    return str(probe) in alone and json.dumps(probe) not in text
 
 
 def _closing(tokenizer: PreTrainedTokenizerBase, prompt: list[Message], asked: str, arguments: dict[str, Any]) -> str:
