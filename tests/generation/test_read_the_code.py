@@ -25,6 +25,24 @@ def test_its_block_decodes_as_generate_does(tiny_llada, entropy_threshold):
         assert out.nfe.item() == num_passes
 
 
+def test_its_block_waits_where_the_model_prefers_the_mask(tiny_llada):
+    decode = run_blocks(PAGE)["decode"]
+    model = tiny_llada.double()
+    mask_token_id = model.config.mask_token_id
+    with torch.no_grad():
+        # The mask token becomes the likeliest one.
+        model.lm_head.weight[mask_token_id] = 1.05 * model.lm_head.weight[60]
+    prompt_ids = torch.tensor([[2, 3, 4]])
+    predicted = model(torch.tensor([[2, 3, 4, *[mask_token_id] * 20]])).logits[0, 3:].argmax(dim=-1)
+    assert (predicted == mask_token_id).any()
+
+    settings = {"max_new_tokens": 20, "block_length": 8, "entropy_threshold": 1.0}
+    ids, num_passes = decode(model, prompt_ids, **settings)
+    out = model.generate(prompt_ids, stop_at_eos=False, return_dict_in_generate=True, **settings)
+    assert torch.equal(out.sequences, ids)
+    assert out.nfe.item() == num_passes
+
+
 def test_the_thresholds_of_this_file_save_passes(tiny_llada):
     decode = run_blocks(PAGE)["decode"]
     model = tiny_llada.double()
