@@ -1,6 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What cannot be decoded, or not with these settings, is refused by name before any work is done."""
 
+import importlib
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import (
@@ -11,6 +14,12 @@ from transformers import (
 )
 
 from hf_dparallel import DiffusionGenerationConfig, enable_diffusion_generation
+from hf_dparallel.generation import revision
+from hf_dparallel.generation.compatibility import REVISIONS
+from hf_dparallel.generation.configuration import resolve
+from hf_dparallel.generation.hooks.base import DecodingHook
+from hf_dparallel.generation.hooks.standard import make_hooks
+from hf_dparallel_rules.commit_rules import RULES
 
 from ..helpers import (
     MASK,
@@ -28,6 +37,7 @@ from ..helpers import (
 
 
 PROMPT = torch.tensor([[2, 3, 4]])
+REVISION_FILES = sorted(path for path in Path(revision.__file__).parent.glob("*.py") if path.stem != "__init__")
 SMALL = {"max_new_tokens": 8, "block_length": 4}
 SHORT = {"max_new_tokens": 16, "block_length": 8}
 
@@ -238,3 +248,17 @@ def test_nan_logits_name_the_step_and_the_row():
     model.lm_head.register_forward_hook(spoil)
     with pytest.raises(FloatingPointError, match="NaN at step 2 of row 1"):
         model.generate(torch.tensor([[2, 3], [4, 5]]), stop_at_eos=False, **SMALL)
+
+
+@pytest.mark.parametrize("file", REVISION_FILES, ids=lambda file: file.stem)
+def test_every_way_to_revise_is_made_and_excludes_the_others(file):
+    module = importlib.import_module(f"hf_dparallel.generation.revision.{file.stem}")
+    hooks = [cls for cls in vars(module).values() if getattr(cls, "__module__", None) == module.__name__]
+    hooks = [cls for cls in hooks if isinstance(cls, type) and issubclass(cls, DecodingHook)]
+    assert hooks
+    for hook in hooks:
+        assert hook.revises
+        assert hook.setting in REVISIONS
+        rule = {} if hook.setting in RULES else {"entropy_threshold": 0.5}
+        config = resolve(make_llada(), **{hook.setting: 0.5}, **rule)
+        assert [type(made) for made in make_hooks(config) if made.revises] == [hook]
