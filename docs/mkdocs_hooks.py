@@ -8,6 +8,9 @@ of arguments, so those of the signatures are left out.
 import re
 from pathlib import Path
 
+from transformers import CONFIG_MAPPING
+
+from hf_dparallel.models.a2d.modeling_a2d import FROM_CAUSAL
 from hf_dparallel_cli.models import (
     describe_attention,
     describe_recipe,
@@ -56,15 +59,58 @@ def models_table() -> str:
 
 
 def ready_table() -> str:
-    """Returns the ready students with their recipes."""
-    lines = ["| Student | Size | Recipe |", "|---|---|---|"]
+    """Returns the ready students with their recipes, and what was published of them."""
+    lines = [
+        "| Student | Size | Recipe | Published figures |",
+        "|---|---|---|---|",
+    ]
     for row in read_ready():
         recipe = f"`{describe_recipe(row)}` ([source]({row['source']}))"
-        lines.append(f"| `{row['name']}` | {row['size']} | {recipe} |")
+        figures = "–"
+        if "published" in row:
+            figures = f"{row['published']} ([source]({row['published_in']}))"
+        lines.append(f"| `{row['name']}` | {row['size']} | {recipe} | {figures} |")
     return "\n".join(lines)
 
 
-TABLES = {"settings": settings_table, "models": models_table, "ready": ready_table}
+def support_table() -> str:
+    """Returns what works with each family."""
+    caches = {
+        "full": '`"prefix"`, `"dual"`: approximate',
+        "block-causal": '`"block"`: exact',
+        "causal-past": '`"block"`: exact',
+    }
+    engines = {"sglang": "SGLang", "lmdeploy": "LMDeploy"}
+    lines = [
+        "| Family | Load | Decode | Caches | Train | Exact decoding | Export |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in read_published():
+        load = f"with {row['load_with']}" if "load_with" in row else "by name"
+        attention = row["attention"]
+        is_exact = "yes" if attention == "causal-past" else "no"
+        served = CONFIG_MAPPING[row["model_type"]].served_as
+        export = ", ".join(engines[name] for name in served) or "no"
+        lines.append(
+            f"| {row['family']} | {load} | {attention} | {caches[attention]} "
+            f"| yes | {is_exact} | {export} |"
+        )
+
+    names = [each.__name__.removesuffix("Config") for each in FROM_CAUSAL]
+    load = "[`convert_to_diffusion`](exact.md)"
+    lines.append(
+        f"| {', '.join(names)} | {load} | causal-past | {caches['causal-past']} "
+        "| an adapter | yes | no |"
+    )
+    return "\n".join(lines)
+
+
+TABLES = {
+    "settings": settings_table,
+    "models": models_table,
+    "ready": ready_table,
+    "support": support_table,
+}
 _TABLE = re.compile(r"(<!-- (\w+):start -->\n).*?(<!-- \2:end -->)", flags=re.DOTALL)
 
 

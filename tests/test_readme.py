@@ -335,7 +335,12 @@ def test_a_configuration_shows_the_help_of_its_fields():
 
 def test_tables_of_the_site_show_everything_that_is_declared():
     hooks = runpy.run_path(str(ROOT / "docs" / "mkdocs_hooks.py"))
-    for table, name in {"settings": "decoding", "models": "quickstart", "ready": "quickstart"}.items():
+    for table, name in {
+        "settings": "decoding",
+        "models": "quickstart",
+        "ready": "quickstart",
+        "support": "quickstart",
+    }.items():
         page = read(f"docs/{name}.md")
         assert f"\n{hooks['TABLES'][table]()}\n" in page, "run `python docs/mkdocs_hooks.py`"
         assert hooks["with_tables"](page) == page
