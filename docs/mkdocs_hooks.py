@@ -134,6 +134,8 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
         .with_name("README.md")
         .read_text(encoding="utf-8")
     )
+    # Sources are no pages of the site.
+    readme = re.sub(r"\[[\w.]+\]\((src/\S+)\)", r"`\1`", readme)
     return readme.replace("](docs/", "](")
 
 

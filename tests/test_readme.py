@@ -27,7 +27,7 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 import hf_dparallel
 from hf_dparallel_cli import main, program
 from hf_dparallel_cli.models import read_published, read_ready
-from hf_dparallel_rules.settings import SETTINGS
+from hf_dparallel_rules.settings import SETTINGS, settings_of
 
 from .pages import (
     PAGES,
@@ -300,6 +300,15 @@ def test_links_lead_somewhere(page):
         if anchor and anchor not in anchors(linked):
             wrong.append(f"{target}: no such heading")
     assert not wrong
+
+
+def test_methods_link_their_files():
+    """Which exist, as all links."""
+    (section,) = re.findall(r"^## Methods\n(.*?)^## ", read("README.md"), flags=re.MULTILINE | re.DOTALL)
+    _, _, *rows = section.strip().splitlines()
+    files = [re.search(r"\[(\w+\.py)\]\(src/\S*/(\w+\.py)\) \|$", row).groups() for row in rows]
+    assert all(name == file for name, file in files) and len(files) > len(settings_of("rule"))
+    assert all(f"\n| `{rule}` |" in section for rule in settings_of("rule"))
 
 
 def test_every_page_can_be_reached():
