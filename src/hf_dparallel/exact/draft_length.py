@@ -85,7 +85,8 @@ def draft_length_of(model: PreTrainedModel, longest: int) -> DraftLength:
 def measure_free_tokens(model: PreTrainedModel, num_tokens: int = 64) -> float:
     """Returns the price of a pass of no token, in tokens, from three passes.
 
-    The long one has as many tokens as a pass over several rows: each costs more there than among a few."""
+    The long one has as many tokens as a pass over several rows: each costs more there than among a few.
+    """
     device = model.get_input_embeddings().weight.device
 
     def seconds(length: int) -> float:
