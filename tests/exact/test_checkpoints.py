@@ -132,6 +132,7 @@ CHOICES = {
     "both": {"no_repeat_ngram_size": 3, "repetition_penalty": 0.8},
     "suppressed tokens": {"suppress_tokens": [3, 29]},
     "a bad word": {"bad_words_ids": [[29]]},
+    "a bad word beside the end, which stays": {"bad_words_ids": [[29], [28]]},
     "a least length": {"min_new_tokens": 9},
     "Llama 3's": {"do_sample": True, "temperature": 0.6, "top_p": 0.9},
     "none": {},

@@ -319,11 +319,6 @@ def _completed(
         defaults["cache_implementation"] = "none"
     values = copy.deepcopy(defaults) | values
 
-    # Words of one token are tokens.
-    words = [token for (token,) in values["bad_words_ids"]]
-    values["suppress_tokens"] = list(dict.fromkeys(values["suppress_tokens"] + words))
-    values["bad_words_ids"] = []
-
     if not values.keys() & set(settings_of("rule")):
         values["denoising_steps"] = values["max_new_tokens"] or None  # one token in each pass
         if getattr(model, "peft_config", None) and not has_adapter(model):
@@ -332,7 +327,13 @@ def _completed(
                 "`model.load_adapter(name)`, which reads it, or set a commit rule such as `entropy_threshold`."
             )
 
-    return DiffusionGenerationConfig(**values)
+    config = DiffusionGenerationConfig(**values)
+
+    # Words of one token are tokens. An end token is no word, as in transformers.
+    words = [token for (token,) in config.bad_words_ids if token not in config.eos_token_ids]
+    config.suppress_tokens = list(dict.fromkeys(config.suppress_tokens + words))
+    config.bad_words_ids = []
+    return config
 
 
 def recipe_of(model: PreTrainedModel) -> DiffusionGenerationConfig:
