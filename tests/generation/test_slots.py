@@ -150,6 +150,11 @@ class Processor(torch.nn.Module):
         return scores
 
 
+class NeverStops(torch.nn.Module):
+    def forward(self, input_ids, scores, **kwargs):
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+
 @contextmanager
 def interrupted(module, at):
     """Interrupts a module once, as it is called for the time `at`. Yields when it was."""
@@ -206,6 +211,21 @@ def test_an_interrupted_pass_is_run_again(make, settings, place):
             if row.entropies is not None:
                 torch.testing.assert_close(row.entropies, other.entropies, equal_nan=True)
         assert times or at > 1
+
+
+def test_a_pass_that_is_done_when_it_is_interrupted_has_drawn():
+    model, criterion = make_a2d(**EXACT).double(), NeverStops()
+    prompts = [[2 + (7 * row + k) % 60 for k in range(length)] for row, length in enumerate((5, 9, 3, 7))]
+    kwargs = CERTAIN | {"batch_size": 2, "exact": True, "temperature": 1.0, "stopping_criteria": [criterion]}
+    kwargs["generator_for"] = lambda number: torch.Generator().manual_seed(number)
+    expected = list(model.generate_many(prompts, **kwargs))
+    for at in (1, 4, 9):
+        with interrupted(criterion, at) as times:
+            rows = read_through_interruptions(model.generate_many(prompts, **kwargs))
+        assert times
+        for row, other in zip(rows, expected, strict=True):
+            # How many tokens are drafted, and so the passes, depends on what was decoded before.
+            assert torch.equal(row.tokens, other.tokens), (at, row.index)
 
 
 @pytest.mark.parametrize("at", range(1, 7))

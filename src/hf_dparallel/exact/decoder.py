@@ -96,12 +96,19 @@ class SpeculativeDecoder(Decoder):
         is_nan = prediction.masked & prediction.entropy.isnan()
         canvas.advance(is_nan.sum(dim=1))
 
+        num_before = [status.num_decided for status in before]
         num_proposed = [status.num_open - 1 for status in before]
         num_decided = [now.num_decided - then.num_decided for now, then in zip(canvas.status, before, strict=True)]
         self._count(num_proposed, num_decided)
+
+        # The pass is done: if it is interrupted from here on, it is not run again.
+        states = self._states
+        self._states = {}
+        self._rewind(states, change, num_before)
         for hook in self.hooks:
             hook.after(prediction, change)
-        self._rewind(change, [status.num_decided for status in before])
+        # Criteria may have ended rows.
+        self._rewind(states, change, num_before)
 
     def _with_mask(self, logits: torch.Tensor) -> torch.Tensor:
         """Returns scores with those of a mask token after the vocabulary, which has none."""
@@ -196,15 +203,18 @@ class SpeculativeDecoder(Decoder):
                 self._states[row] = (generator, states)
         return drawn
 
-    def _rewind(self, change: Change, num_decided: list[int]) -> None:
+    def _rewind(
+        self, states: dict[int, tuple[torch.Generator, list[torch.Tensor]]], change: Change, num_decided: list[int]
+    ) -> None:
         """Takes back the draws of tokens that were not accepted, or follow the answer: others draw them."""
-        if not self._states:
+        if not states:
             return
+
         num_committed = change.commits.sum(dim=1).tolist()
-        for row, (generator, states) in self._states.items():
-            num_left = self.canvas.status[row].length - num_decided[row]
-            generator.set_state(states[min(num_committed[row], num_left)])
-        self._states = {}
+        for row, (generator, of_row) in states.items():
+            # A criterion that was interrupted may end an answer later, before the tokens of this pass.
+            num_left = max(self.canvas.status[row].length - num_decided[row], 0)
+            generator.set_state(of_row[min(num_committed[row], num_left)])
 
     def _pick(self, row: int, place: int, scores: torch.Tensor) -> torch.Tensor:
         """Returns the token at an open place of a row, by its scores, `(1, vocab_size)`."""
