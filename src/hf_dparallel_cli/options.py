@@ -29,12 +29,15 @@ class OutputPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Returns the path as it is given, and leaves nothing behind."""
+        if not value:
+            self.fail("'' cannot be written: it is empty.", param, ctx)
+
         path = Path(str(super().convert(value, param, ctx))).absolute()
         try:
             existing = next(each for each in (path, *path.parents) if each.exists())
             if existing.is_dir():
                 TemporaryFile(dir=existing).close()
-            elif existing != path:
+            elif existing != path or not self.file_okay:
                 raise NotADirectoryError(f"{existing} is no folder")
             elif existing.is_file():
                 existing.open("ab").close()

@@ -359,6 +359,15 @@ def test_what_cannot_be_written_is_refused_before_the_work(hf, argv, path):
     assert os.listdir() == ["file"]
 
 
+@pytest.mark.parametrize(
+    "argv, path", [("generate demo x --json", ""), ("demo --output_dir", ""), ("demo --output_dir", os.devnull)]
+)
+def test_an_empty_output_or_a_device_for_a_folder_is_refused(hf, argv, path):
+    """Empty as `json:` in a YAML file."""
+    code, out, err = hf(*argv.split(), path)
+    assert code == 2 and not out and f"{path!r} cannot be written: " in last_line(err)
+
+
 def test_checking_an_output_leaves_nothing_behind(tmp_path):
     (tmp_path / "old.json").write_text("{}")
     for name in ("old.json", "new.json", "new/new.json"):
