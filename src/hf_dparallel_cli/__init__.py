@@ -119,7 +119,7 @@ def _usage(error: click.UsageError | SettingError, command: click.Command) -> st
         return str(error) if isinstance(error, SettingError) else error.format_message()
     if command is program:
         return f"{error.message} Options stand after the command."
-    known = [str(param.name) for param in command.params]
+    known = [option.lstrip("-") for param in command.params for option in param.opts]
     return f"{error.message} {suggest(error.option_name.lstrip('-'), known)}"
 
 

@@ -368,6 +368,12 @@ def test_an_empty_output_or_a_device_for_a_folder_is_refused(hf, argv, path):
     assert code == 2 and not out and f"{path!r} cannot be written: " in last_line(err)
 
 
+@pytest.mark.parametrize("given, meant", [("--jsn", "json"), ("--imports", "import")])
+def test_a_hint_names_an_option(hf, given, meant):
+    code, _, err = hf("generate", "demo", "x", given, "file")
+    assert code == 2 and f"Did you mean `{meant}`?" in last_line(err)
+
+
 def test_checking_an_output_leaves_nothing_behind(tmp_path):
     (tmp_path / "old.json").write_text("{}")
     for name in ("old.json", "new.json", "new/new.json"):
