@@ -215,7 +215,7 @@ def test_settings_of_the_output_do_not_make_another_run(tmp_path):
         (Dataset.from_dict({"prompt": [None, "1"]}), "Row 0 of `dataset`: `prompt` has an empty prompt"),
         (
             Dataset.from_dict({"prompt": ["1", "2", "3 <mask>"]}),
-            r"Row 2 of `dataset`: Its prompt contains the mask token \(63\)",
+            r"Row 2 of `dataset`: Its prompt contains the mask token .<mask>. \(63\)",
         ),
         (
             make_prompts(1).add_column("nfe", [1]).add_column("prompt_ids", [[1]]),

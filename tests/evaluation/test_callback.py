@@ -118,7 +118,7 @@ def test_several_evaluation_sets_are_one_decoding(tmp_path):
         ({"dataset": Dataset.from_dict({"text": ["a"]})}, "Row 0 of `dataset`: A row needs the columns `prompt`"),
         ({"dataset": make_prompts(4).add_column("completion_ids", [[1]] * 4)}, r"already has the column"),
         ({"batch_size": 0}, r"`batch_size` must be at least 1, got 0"),
-        ({"recipe": DiffusionGenerationConfig(mask_token_id=2)}, r"contains the mask token \(2\)"),
+        ({"recipe": DiffusionGenerationConfig(mask_token_id=2)}, r"contains the mask token .* \(2\)"),
         ({"rewards": lambda completions, solution, **kwargs: []}, r"solution"),
     ],
 )

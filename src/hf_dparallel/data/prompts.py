@@ -123,8 +123,10 @@ def tokenize_prompts(
             example = read_example(row, getattr(dataset, "features", None))
             prompt = encode_prompt(tokenizer, example, chat_template_kwargs)
             if mask_token_id in prompt:
+                token = tokenizer.decode([mask_token_id])
                 raise ValueError(
-                    f"Its prompt contains the mask token ({mask_token_id}), but prompts are not decoded. Remove it."
+                    f"Its prompt contains the mask token {token!r} ({mask_token_id}), but prompts are not decoded. "
+                    "Remove it. If the chat template writes it, convert with another (docs/make_a_teacher.md)."
                 )
             prompts.append(prompt)
     return prompts
