@@ -289,10 +289,10 @@ def chart(curves: Curves, head: str, floor: float) -> str:
             y_of_point, low, high = (f"{240 - 200 * value:.1f}" for value in (accuracy, *ends))
             parts.append(f'<circle class="{style} dot" cx="{x_of_point}" cy="{y_of_point}" r="3.5"/>')
             bar = f'x1="{x_of_point}" x2="{x_of_point}" y1="{low}" y2="{high}"'
-            parts.append(f'<line class="{style}" stroke="#8a93a3" {bar}/>')
+            parts.append(f'<line class="{style}" {bar}/>')
             line.append(f"{x_of_point},{y_of_point}")
 
-        parts.append(f'<polyline class="{style}" points="{" ".join(line)}"/>')
+        parts.append(f'<polyline class="{style}" style="fill: none" points="{" ".join(line)}"/>')
         parts.append(f'<circle class="{style} dot" cx="280" cy="{174 + 24 * number}" r="3.5"/>')
         parts.append(f'<text x="292" y="{178 + 24 * number}" class="small">{NAMES.get(model, model)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
