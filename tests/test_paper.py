@@ -18,9 +18,9 @@ from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.intervals import wilson_interval
 from hf_dparallel.evaluation.lm_eval import DiffusionHarnessLM
-from hf_dparallel.generation import mixin
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
+from hf_dparallel.generation.mixin import DiffusionGenerationMixin
 
 from .evaluation.lm_eval.helpers import DATASETS, make_lm
 from .helpers import make_llada, make_tokenizer, read_json, read_jsonl, save_two_students
@@ -170,7 +170,7 @@ def test_a_row_is_decoded_with_the_settings_of_its_method_alone(monkeypatch, tmp
         decoders.append(config)
         return Decoder(model, config, *args, **kwargs)
 
-    monkeypatch.setattr(mixin, "make_decoder", make_decoder)
+    monkeypatch.setattr(DiffusionGenerationMixin, "make_decoder", make_decoder)
     for settings in ({"eos_token_id": [1, 5]}, recipe | {"max_active_blocks": 2, "block_add_threshold": 0.1}):
         model = make_llada()
         model.generation_config = DiffusionGenerationConfig(**settings)
