@@ -218,6 +218,8 @@ def test_a_student_decodes_as_it_was_taught(tmp_path):
     trainer.save_model()
     # Nothing of the embeddings.
     assert (tmp_path / "student" / "adapter_model.safetensors").stat().st_size < 30_000
+    card = (tmp_path / "student" / "README.md").read_text()
+    assert "An adapter of an autoregressive language model" in card and "It is no model by itself" in card
 
     student = AutoModelForMaskedLM.from_pretrained(tmp_path / "student")
     assert AutoTokenizer.from_pretrained(tmp_path / "student").mask_token_id == 30
