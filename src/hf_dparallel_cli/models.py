@@ -17,6 +17,8 @@ def models_command() -> None:
     click.echo("Ready students, and where their recipes are from:")
     for row in read_ready():
         click.echo(f"  {row['name']} ({row['size']})\n    {describe_recipe(row)}\n    {row['source']}")
+        if "published" in row:
+            click.echo(f"    Published: {row['published']} ({row['published_in']})")
     for row in read_published():
         attention = describe_attention(row)
         click.echo(f"\n{row['family']}, attention: {attention}. Checked against {row['checked_against']}:")

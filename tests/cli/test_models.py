@@ -41,4 +41,6 @@ def test_the_command_lists_them(hf):
     assert (code, err) == (0, "")
     assert all(f"  {each['name']} " in out for row in PUBLISHED for each in row["checkpoints"])
     assert all(f"  {row['name']} ({row['size']})\n" in out and f"    {row['source']}\n" in out for row in read_ready())
+    for row in (row for row in read_ready() if "published" in row):
+        assert f"    Published: {row['published']} ({row['published_in']})\n" in out
     assert "Dream, attention: full, shifted. " in out and "LLaDA2, attention: block-causal, blocks of 32. " in out
