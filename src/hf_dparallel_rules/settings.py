@@ -304,8 +304,8 @@ _ROWS = (
     Setting("bos_token_id", "tokens", int, noun="a token id (an integer)",
         help="Only a record: decoding does not use it."),
     Setting("compile_config", "compile", object, noun="a transformers.CompileConfig",
-        help="A `transformers.CompileConfig`: runs the forward pass through `torch.compile`. Needs "
-        '`cache_implementation="none"`.'),
+        help="A `transformers.CompileConfig`: runs passes through `torch.compile`, with every cache, in few shapes. "
+        "The first prompts take longer."),
     Setting("disable_compile", "compile", bool, help="Ignores `compile_config`."),
 )
 # fmt: on

@@ -20,7 +20,7 @@ def make_states(rows, columns, value):
 
 def make_cache():
     cache = CanvasCache(1)
-    cache.fit(list(range(ROWS)), WIDTH, torch.device("cpu"))
+    cache.fit(list(range(ROWS)), ROWS, WIDTH, torch.device("cpu"))
     cache.select(Pass(None, torch.arange(WIDTH).expand(ROWS, -1), NO_SCORES, WIDTH, start=0))
     keys = make_states(ROWS, WIDTH, 0.0)
     cache.layers[0].update(keys, -keys)
@@ -57,7 +57,7 @@ def test_a_pass_replaces_its_columns_and_sees_the_others(rows, columns, start, k
 def test_rows_leave_and_enter_at_the_right_edge(kept_rows, width):
     cache, keys = make_cache()
     new_rows = [10 + row for row in range(4 - len(kept_rows))]
-    cache.fit([*kept_rows, *new_rows], width, torch.device("cpu"))
+    cache.fit([*kept_rows, *new_rows], 4, width, torch.device("cpu"))
     assert cache.layers[0].keys.shape == (4, 1, width, 2)
     size = min(width, WIDTH)
     for row, source in enumerate(kept_rows):

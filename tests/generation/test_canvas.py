@@ -22,6 +22,7 @@ def test_an_answer_is_finished_when_all_up_to_its_end_is_decided():
         assert not canvas.pop_finished()
         canvas.commit(columns, torch.tensor([tokens]), torch.tensor([accepted]))
         canvas.advance(torch.tensor([0]))
+        canvas.read_status()
         assert canvas.status[0].num_decided == num_decided
     (row,) = canvas.pop_finished()
     assert row.tokens.tolist() == [9, 8, EOS, 0, 0, 0] and row.commit_step.tolist() == [1, 2, 0, -1, -1, -1]

@@ -147,7 +147,6 @@ WRONG_TOGETHER = [
     (in_training, {"cache_implementation": "dual"}, "in training"),
     (make_llada, {"revocation_threshold": 0.5}, "needs a commit rule"),
     (make_llada, COMPILED | VERIFIED, "compile_config"),
-    (make_sdar, COMPILED | {"cache_implementation": "block"}, "compile_config"),
     (of_a_class_that_hides_nothing, VERIFIED, "hides tokens"),
     (make_sdar, VERIFIED, "costs what it saves"),
     (make_llada, {"cache_implementation": "dual"} | VERIFIED, "costs what it saves"),

@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 from ..generation.canvas import Canvas
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.layout import Layout
-from ..generation.plan import Pass, Planner, known_and_new
+from ..generation.plan import Pass, Planner, known_and_new, near_and_far
 
 
 class DraftCanvas(Canvas):
@@ -21,6 +21,8 @@ class DraftCanvas(Canvas):
         layout = Layout(config.max_new_tokens, 1, False, 2 * config.block_length)
         super().__init__(config, attention, layout=layout)
         self.num_masks = num_masks
+        if not config.exact:
+            self.max_open = 1
         # The drafted tokens, the mask token elsewhere.
         self.drafts = self.row_tensor(config.mask_token_id)
         # By row id, the first token of the answer that was written after the last pass.
@@ -33,6 +35,10 @@ class DraftCanvas(Canvas):
 
     def input_ids(self) -> torch.LongTensor:
         return self.sequences.where(~self.masked, self.drafts.value)
+
+    def own(self) -> None:
+        super().own()
+        self.drafts.value = self.drafts.value.clone()
 
     def is_mask(self) -> torch.BoolTensor:
         return self.block >= self.open_to[:, None]
@@ -64,23 +70,46 @@ class DraftPlanner(Planner):
         self.is_cached = canvas.config.cache_implementation != "none"
         # By row id, how many columns at its right end the cache lacks.
         self._missing: dict[int, int] = {}
+        # What the planned pass has taken of `canvas.written`.
+        self._taken: dict[int, int] = {}
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
-        canvas = self.canvas
-        scored = self._scored(wanted)
-        # The last open token is predicted where the first mask stands.
-        num_after = canvas.num_masks - 1
-
         passes = []
-        for rows in known_and_new(canvas.row_ids, self._missing):
-            starts = [self._first_computed(row) for row in rows]
-            passes += self.up_to_open_blocks(rows, starts, scored, num_after)
-        # Scored places are those of the hidden states.
-        return [each._replace(predicting_columns=each.columns - each.columns[:, :1]) for each in passes]
+        for rows in known_and_new(self.canvas.row_ids, self._missing):
+            passes += self.over_rows(rows, wanted)
+        return passes
+
+    def over_rows(self, rows: list[int], wanted: torch.LongTensor) -> list[Pass]:
+        starts = [self._first_computed(row) for row in rows]
+        passes = self.up_to_open_blocks(rows, starts, self._scored(wanted), self._num_after())
+        return [_at_places(planned) for planned in passes]
+
+    def groups(self) -> dict[str, list[int]]:
+        canvas = self.canvas
+        if not self.is_cached:
+            return super().groups()
+        starts = [self._first_computed(row) for row in range(len(canvas))]
+        ends = [canvas.open_edges(row)[1] + self._num_after() for row in range(len(canvas))]
+        return near_and_far(starts, ends, 2 * canvas.config.block_length)
+
+    def compiled(self, kind: str, wanted: torch.LongTensor, is_of_pass: torch.BoolTensor | None) -> Pass:
+        return _at_places(super().compiled(kind, self._scored(wanted), is_of_pass))
+
+    def _open_columns(self) -> tuple[torch.LongTensor, torch.BoolTensor]:
+        columns = self._last_columns(2 * self.canvas.config.block_length, self.open_ends() + self._num_after())
+        return columns, torch.ones_like(columns, dtype=torch.bool)
+
+    def _num_after(self) -> int:
+        # The last open token is predicted where the first mask stands.
+        return self.canvas.num_masks - 1
 
     def note(self) -> None:
         canvas = self.canvas
-        canvas.written.clear()
+        for row_id, number in list(canvas.written.items()):
+            # Hooks may have written more in this pass.
+            if row_id not in canvas.row_ids or self._taken.get(row_id) == number:
+                del canvas.written[row_id]
+        self._taken = {}
         self._missing = {}
         for row, row_id in enumerate(canvas.row_ids):
             start = max(canvas.open_edges(row)[1] - 1, canvas.prompt_start(row))
@@ -94,6 +123,7 @@ class DraftPlanner(Planner):
 
         first_open = canvas.open_edges(row)[0]
         if row_id in canvas.written:
+            self._taken[row_id] = canvas.written[row_id]
             # The last token before those that were written may replace a draft, too.
             first_open = canvas.answer(row).start + canvas.written[row_id]
         whole = canvas.width - canvas.prompt_start(row)
@@ -109,3 +139,8 @@ class DraftPlanner(Planner):
         last_open = (canvas.block < canvas.open_to[:, None]).sum(dim=1, keepdim=True)
         masks = last_open + canvas.column_ids[self.first_mask : canvas.num_masks]
         return torch.cat([before, masks], dim=1)
+
+
+def _at_places(planned: Pass) -> Pass:
+    """Returns a pass whose scores are those of the hidden states at the scored places."""
+    return planned._replace(predicting_columns=planned.columns - planned.columns[:, :1])

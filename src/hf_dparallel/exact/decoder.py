@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from hf_dparallel_rules.certainty import TokenPrediction, measure_certainty
 
+from ..generation.canvas import RowStatus
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
 from ..generation.hooks.base import Change, DecodingHook
@@ -49,6 +50,8 @@ class SpeculativeDecoder(Decoder):
         self._drawn: torch.Tensor | None = None
         # By row, the generator that it shares with no other, and the states of that before and after each draw.
         self._states: dict[int, tuple[torch.Generator, list[torch.Tensor]]] = {}
+        # The rows before the pass.
+        self._before: list[RowStatus] = []
         # By row id, how many drafts were proposed and accepted at each place.
         self._proposed: dict[int, list[int]] = {}
         self._accepted: dict[int, list[int]] = {}
@@ -82,31 +85,35 @@ class SpeculativeDecoder(Decoder):
             num_drafts = self._length.choose(len(canvas))
             canvas.num_masks = num_drafts + self.planner.first_mask if num_drafts else 0
 
-        columns, is_open = canvas.open_columns()
-        logits = self._with_mask(self.runner.logits(columns))
-        # Hooks may write more before the tokens of the pass are.
-        self.planner.note()
+        self._before = canvas.status
+        super()._run_pass()
 
-        before = canvas.status
+    def decide(
+        self, columns: torch.LongTensor, masked: torch.BoolTensor, logits: torch.Tensor
+    ) -> tuple[TokenPrediction, Change]:
+        """Commits tokens of a pass, and drafts those that the next one verifies."""
+        logits = self._with_mask(logits)
         if self.config.exact:
-            prediction, change = self._verify(columns, is_open, logits)
+            prediction, change = self._verify(columns, masked, logits)
         else:
             prediction, change = self._take(columns, logits)
-        canvas.commit(prediction.columns, *change)
+        self.canvas.commit(prediction.columns, *change)
         is_nan = prediction.masked & prediction.entropy.isnan()
-        canvas.advance(is_nan.sum(dim=1))
+        self.canvas.advance(is_nan.sum(dim=1))
+        return prediction, change
 
+    def _end_pass(self, prediction: TokenPrediction, change: Change) -> None:
+        before = self._before
         num_before = [status.num_decided for status in before]
         num_proposed = [status.num_open - 1 for status in before]
-        num_decided = [now.num_decided - then.num_decided for now, then in zip(canvas.status, before, strict=True)]
+        num_decided = [now.num_decided - then for now, then in zip(self.canvas.status, num_before, strict=True)]
         self._count(num_proposed, num_decided)
 
         # The pass is done: if it is interrupted from here on, it is not run again.
         states = self._states
         self._states = {}
         self._rewind(states, change, num_before)
-        for hook in self.hooks:
-            hook.after(prediction, change)
+        super()._end_pass(prediction, change)
         # Criteria may have ended rows.
         self._rewind(states, change, num_before)
 
@@ -146,7 +153,7 @@ class SpeculativeDecoder(Decoder):
         count = logits.shape[1]
         columns = columns + canvas.column_ids[:count]
         masked = canvas.block.gather(1, columns) < canvas.layout.max_new_tokens
-        prediction = self._sample(columns, self._processed(columns, masked, logits), [count] * len(columns))
+        prediction = self._sample(columns, self._processed(columns, masked, logits), num_sampled=count)
         prediction.masked = masked
 
         is_sure = self.rule(prediction, masked) | (canvas.column_ids[:count] == 0)

@@ -2,6 +2,7 @@
 """Keys and values of whole sequences, of which a pass replaces a part."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.nn.functional import pad
@@ -18,18 +19,21 @@ class CanvasLayer(CacheLayerMixin):
     """
 
     is_sliding = False
-    planned: Pass
+    planned: Any
 
     def __init__(self) -> None:
         super().__init__()
+        # The rows that it has, one a line, and how many lines and columns.
         self.row_ids: list[int] = []
+        self.num_lines = 0
         self.width = 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocates room for keys and values like these."""
-        rows = len(self.row_ids)
-        self.keys = key_states.new_zeros(rows, key_states.shape[1], self.width, key_states.shape[3])
-        self.values = value_states.new_zeros(rows, value_states.shape[1], self.width, value_states.shape[3])
+        lines = self.num_lines
+        self.keys = key_states.new_zeros(lines, key_states.shape[1], self.width, key_states.shape[3])
+        self.values = value_states.new_zeros(lines, value_states.shape[1], self.width, value_states.shape[3])
+        self._mark()
         self.is_initialized = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
@@ -38,12 +42,25 @@ class CanvasLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         return self._updated(self.keys, key_states), self._updated(self.values, value_states)
 
-    def resize(self, kept_rows: torch.LongTensor | None, num_rows: int, width: int) -> None:
-        """Keeps `kept_rows` (all if `None`), makes room for `num_rows`, and fits the left edge to `width`."""
-        if self.is_initialized:
-            keys = _resized(self.keys, kept_rows, num_rows, width)
-            self.values = _resized(self.values, kept_rows, num_rows, width)
+    def resize(self, kept_rows: torch.LongTensor | None, num_lines: int, width: int) -> None:
+        """Keeps `kept_rows` (all if `None`), makes room for `num_lines`, and fits the left edge to `width`."""
+        if not self.is_initialized:
+            return
+        keys = _resized(self.keys, kept_rows, num_lines, width)
+        values = _resized(self.values, kept_rows, num_lines, width)
+        if keys.shape == self.keys.shape:
+            # Compiled code reads them where they are.
+            self.keys.copy_(keys)
+            self.values.copy_(values)
+        else:
             self.keys = keys
+            self.values = values
+            self._mark()
+
+    def _mark(self) -> None:
+        """Lets compiled code, which CUDA graphs may run, write to keys and values in place."""
+        torch._dynamo.mark_static_address(self.keys, guard=False)
+        torch._dynamo.mark_static_address(self.values, guard=False)
 
     def _updated(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         planned = self.planned
@@ -94,12 +111,12 @@ class CanvasCache(Cache):
     def __init__(self, num_layers: int):
         super().__init__(layers=[CanvasLayer() for _ in range(num_layers)])
 
-    def select(self, planned: Pass) -> None:
-        """Sets the rows and columns that the next forward pass computes."""
+    def select(self, planned: Pass | None) -> None:
+        """Sets the rows and columns that the next forward pass computes; `None` lets go of the last ones."""
         for layer in self.layers:
             layer.planned = planned
 
-    def fit(self, row_ids: Sequence[int], width: int, device: torch.device) -> None:
+    def fit(self, row_ids: Sequence[int], num_lines: int, width: int, device: torch.device) -> None:
         """Fits the cache to the rows that have left and entered the canvas; widths differ at the left edge."""
         # If it was interrupted before, some layers are done.
         stale = [layer for layer in self.layers if layer.row_ids != row_ids or layer.width != width]
@@ -113,18 +130,19 @@ class CanvasCache(Cache):
             # One copy to the device, however many layers there are.
             index = torch.tensor(kept_rows, dtype=torch.long, device=device)
         for layer in stale:
-            layer.resize(index, len(row_ids), width)
+            layer.resize(index, num_lines, width)
             layer.row_ids = list(row_ids)
+            layer.num_lines = num_lines
             layer.width = width
 
 
-def _resized(kept: torch.Tensor, rows: torch.LongTensor | None, num_rows: int, width: int) -> torch.Tensor:
+def _resized(kept: torch.Tensor, rows: torch.LongTensor | None, num_lines: int, width: int) -> torch.Tensor:
     # Cut first, without a copy: the index or the padding then copies fewer columns.
     kept = kept[:, :, max(kept.shape[2] - width, 0) :]
     if rows is not None:
         kept = kept[rows.to(kept.device)]
     num_columns = width - kept.shape[2]
-    num_new = num_rows - len(kept)
+    num_new = num_lines - len(kept)
     if not num_columns and not num_new:
         return kept
     return pad(kept, (0, 0, num_columns, 0, 0, 0, 0, num_new))

@@ -22,6 +22,10 @@ from .layout import Layout
 from .output import DecodedRow
 
 
+# Compiled passes have widths that are multiples of this.
+_WIDTH_BUCKET = 64
+
+
 @dataclass
 class RowStatus:
     """The state of a row, on the host. Tokens are those of the answer; when infilling, all."""
@@ -69,6 +73,9 @@ class Canvas:
     alone, whatever its probability, as soon as its row enters the block, and never revised, as in the samplers of
     these models (Fast-dLLM v2, https://huggingface.co/papers/2509.26328). Of several open blocks this is for the
     first only.
+
+    Compiled passes need few shapes (`is_static`): the width is a multiple of 64 and never shrinks, and tensors have a
+    power of two of lines. Those after the rows are padding.
     """
 
     # `(rows, width)`: the masks.
@@ -81,8 +88,7 @@ class Canvas:
 
     # 0, 1, ..., `(width,)`.
     column_ids: torch.LongTensor
-    # The longest row, and the first column of any answer.
-    width: int
+    # The first column of any answer, or before it.
     first_new: int
     # Whether a row has padding.
     is_padded: bool
@@ -100,6 +106,10 @@ class Canvas:
         self.layout = layout or Layout.of(config, attention)
         self.predicts_next_block = predicts_next_block
         self.revises = revises
+        self.is_static = config.compile_config is not None
+        # The most columns that a pass may decide in a row.
+        self.max_open = config.block_length * config.max_active_blocks
+        self.width = 0
         self.row_ids: list[int] = []
         self.prompt_lengths: list[int] = []
         self.status: list[RowStatus] = []
@@ -150,7 +160,7 @@ class Canvas:
         device = next(iter(prompts.values())).device
         self.row_ids += prompts
         self.prompt_lengths += map(len, prompts.values())
-        self._resize(slice(num_rows), device, num_new=len(prompts))
+        self._resize(slice(num_rows), device)
 
         for row, prompt in enumerate(prompts.values(), num_rows):
             start = self.prompt_start(row)
@@ -172,7 +182,8 @@ class Canvas:
         """Has new rows enter their first block with masks. Others stay where they are."""
         self.open_from = _first_where(self.block, self.pending)
         self.open_to = torch.maximum(self.open_to, self.open_from)
-        self._read_status()
+        self._measure(torch.zeros_like(self.nfe))
+        self.read_status()
 
     def write(self, row: int, number: int, tokens: list[int]) -> None:
         """Writes given tokens over the masks from token `number` of the answer on, up to its end."""
@@ -202,7 +213,10 @@ class Canvas:
 
         Rows with fewer such columns are filled up with other columns.
         """
-        num_columns = max(status.num_open + status.num_revisable for status in self.status)
+        if self.is_static:
+            num_columns = min(self.max_open, self.width)
+        else:
+            num_columns = max(status.num_open + status.num_revisable for status in self.status)
 
         # 2 for masks and 1 for tokens that may be revised, so that sorting moves them to the left in this order.
         rank = 2 * self.is_open.byte()
@@ -228,7 +242,7 @@ class Canvas:
         self.commit_step = torch.where(is_new, self.nfe[:, None], self.commit_step)
         masked = self.sequences == self.config.mask_token_id
         if self.revises:
-            self.num_revisions += (is_new & ~self.masked).sum(dim=1)
+            self.num_revisions = self.num_revisions + (is_new & ~self.masked).sum(dim=1)
             self.commit_step = self.commit_step.masked_fill(masked, -1)
 
         self.masked = masked
@@ -240,20 +254,20 @@ class Canvas:
                 is_pending &= self.position_ids != self.block_start
             self.pending = masked | is_pending
 
-        self.nfe += 1
-        self.step_in_block += 1
+        self.nfe = self.nfe + 1
+        self.step_in_block = self.step_in_block + 1
 
     def advance(self, num_nan: torch.LongTensor) -> None:
-        """Moves each row whose block is decided to the next block, opens further blocks, and updates `status`.
+        """Moves each row whose block is decided to the next block, and opens further blocks.
 
-        Finishes rows with NaN predictions, `num_nan` of each row.
+        `num_nan` is the number of NaN predictions of each row. [`read_status`] has to follow.
         """
         first_block = _first_where(self.block, self.pending)
         has_moved = first_block != self.open_from
         self.step_in_block = self.step_in_block.masked_fill(has_moved, 0)
         self.open_to = self._last_open(first_block)
         self.open_from = first_block
-        self._read_status(num_nan)
+        self._measure(num_nan)
 
     def end_row(self, row: int, length: int) -> None:
         """Ends an answer after `length` tokens, whatever follows."""
@@ -291,7 +305,8 @@ class Canvas:
         One more block opens where the last open one is decided to the given fraction.
         """
         if self.config.max_active_blocks == 1:
-            return first
+            # Not the same tensor: compiled code tells the two cases apart.
+            return first.clone()
 
         last = torch.maximum(self.open_to, first)
         in_last = self.block == last[:, None]
@@ -317,16 +332,15 @@ class Canvas:
             if self.revises:
                 self.revisable &= ~self.is_block_start & ~first_is_masked
 
-    def _read_status(self, num_nan: torch.LongTensor | None = None) -> None:
-        """Reads the status of all rows, in the only transfer of a pass from the device."""
+    def _measure(self, num_nan: torch.LongTensor) -> None:
+        """Finds what is open, and the table that [`read_status`] reads."""
         self._find_open()
         first = self.first_new
         is_end = (self.sequences[:, first:, None] == self._eos_token_ids).any(dim=-1)
-        if self.layout.whole_blocks:
+        if self.layout.whole_blocks or self.is_static:
             # Otherwise all answers begin at the same column.
             is_end &= ~self.is_given[:, first:]
 
-        none = torch.zeros_like(self.nfe)
         numbers = {
             "nfe": self.nfe,
             "open_from": self.open_from,
@@ -335,18 +349,36 @@ class Canvas:
             "first_pending": _first_where(self.column_ids, self.pending),
             "first_end": _first_where(self.column_ids[first:], is_end),
             "num_open": self.is_open.sum(dim=1),
-            "num_revisable": self.revisable.sum(dim=1) if self.revises else none,
-            "num_nan": none if num_nan is None else num_nan,
+            "num_revisable": self.revisable.sum(dim=1) if self.revises else torch.zeros_like(self.nfe),
+            "num_nan": num_nan,
         }
         by_row = torch.stack(list(numbers.values()), dim=1)
-        on_host = torch.cat([by_row, self.sequences[:, first:]], dim=1).cpu()
+        self.table = torch.cat([by_row, self.sequences[:, first:]], dim=1)
+        self._names = list(numbers)
 
-        numbers_on_host = on_host[:, : len(numbers)].tolist()
-        tokens_on_host = on_host[:, len(numbers) :]
+    def own(self) -> None:
+        """Copies what a pass has changed, which compiled code may overwrite."""
+        self.sequences = self.sequences.clone()
+        self.commit_step = self.commit_step.clone()
+        self.masked = self.masked.clone()
+        self.pending = self.pending.clone()
+        self.is_open = self.is_open.clone()
+        self.nfe = self.nfe.clone()
+        self.step_in_block = self.step_in_block.clone()
+        self.open_from = self.open_from.clone()
+        self.open_to = self.open_to.clone()
+        if self.predicts_next_block:
+            self.is_block_start = self.is_block_start.clone()
+
+    def read_status(self) -> None:
+        """Reads the status of all rows, in the only transfer of a pass from the device. Ends rows that are decided."""
+        on_host = self.table[: len(self)].cpu()
+        numbers_on_host = on_host[:, : len(self._names)].tolist()
+        tokens_on_host = on_host[:, len(self._names) :]
         self.status = []
         for row, numbers_of_row in enumerate(numbers_on_host):
-            answer = tokens_on_host[row, self.answer(row).start - first :]
-            named = dict(zip(numbers, numbers_of_row, strict=True))
+            answer = tokens_on_host[row, self.answer(row).start - self.first_new :]
+            named = dict(zip(self._names, numbers_of_row, strict=True))
             self.status.append(self._status(row, answer, **named))
 
     def _status(
@@ -416,18 +448,25 @@ class Canvas:
             self.masked = self.sequences == self.config.mask_token_id
             self._find_open()
 
-    def _resize(self, rows: slice | torch.LongTensor, device: torch.device, num_new: int = 0) -> None:
-        """Keeps `rows` of all tensors, appends `num_new`, and has the longest row begin at the left edge."""
+    def _resize(self, rows: slice | torch.LongTensor, device: torch.device) -> None:
+        """Keeps `rows` of all tensors, appends those of new rows, and fits the left edge to the longest row."""
         lengths = [self.layout.length(prompt_length) for prompt_length in self.prompt_lengths]
-        self.width = max(lengths)
-        self.is_padded = min(lengths) < self.width
-        self.first_new = min(self.answer(row).start for row in range(len(self)))
+        num_lines = len(lengths)
+        longest = max(lengths)
+        self.is_padded = min(lengths) < longest
+        if self.is_static:
+            num_lines = 1 << (num_lines - 1).bit_length()
+            longest = max(self.width, -(-longest // _WIDTH_BUCKET) * _WIDTH_BUCKET)
+            self.is_padded = True
+        self.width = longest
+        self.first_new = 0 if self.is_static else min(self.answer(row).start for row in range(len(self)))
 
         def fitted(tensor: torch.Tensor, fill: float) -> torch.Tensor:
             kept = tensor[rows].to(device)
+            num_missing = num_lines - len(kept)
             if kept.dim() == 1:
-                return pad(kept, (0, num_new), value=fill)
-            return pad(kept, (self.width - kept.shape[1], 0, 0, num_new), value=fill)
+                return pad(kept, (0, num_missing), value=fill)
+            return pad(kept, (self.width - kept.shape[1], 0, 0, num_missing), value=fill)
 
         self.sequences = fitted(self.sequences, self.config.padding_token_id)
         self.commit_step = fitted(self.commit_step, -1)
@@ -442,7 +481,8 @@ class Canvas:
 
         self.column_ids = torch.arange(self.width, device=device)
         # Where tokens are changes only with the rows.
-        places = self.layout.place(self.prompt_lengths, self.column_ids)
+        num_more = num_lines - len(lengths)
+        places = self.layout.place(self.prompt_lengths + self.prompt_lengths[:1] * num_more, self.column_ids)
         self.attention_mask = places.attention_mask
         self.position_ids = places.position_ids
         self.block = places.block

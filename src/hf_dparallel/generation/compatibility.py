@@ -89,7 +89,7 @@ def _check_revisions(config: Any) -> None:
 
 
 def _check_others(config: Any) -> None:
-    for name in (*REVISIONS, "suffix_length", "cache_implementation"):
+    for name in (*REVISIONS, "suffix_length"):
         if config.is_on(name) and config.compile_config is not None:
             refuse(
                 config,

@@ -315,8 +315,6 @@ def _completed(
 
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
     defaults |= model.default_settings()
-    if values.get("compile_config"):
-        defaults["cache_implementation"] = "none"
     values = copy.deepcopy(defaults) | values
 
     if not values.keys() & set(settings_of("rule")):

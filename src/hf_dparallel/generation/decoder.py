@@ -13,6 +13,7 @@ from hf_dparallel_rules.certainty import TokenPrediction, measure_certainty
 from hf_dparallel_rules.commit_rules import make_rule
 
 from .canvas import Canvas
+from .compiled import CompiledPass
 from .configuration import DiffusionGenerationConfig
 from .hooks.base import Change, DecodingHook
 from .output import DecodedRow
@@ -46,6 +47,9 @@ class Decoder:
         # By row id. Without them, rows draw from torch's global state.
         self.generators: dict[int, torch.Generator] = {}
         self._entered: dict[int, float] = {}
+        self.compiled: CompiledPass | None = None
+        if config.compile_config is not None:
+            self.compiled = CompiledPass(self)
         for hook in self.hooks:
             hook.attach(model, self.canvas)
 
@@ -90,11 +94,34 @@ class Decoder:
         return [replace(row, **self._leave(row.index)) for row in finished]
 
     def _run_pass(self) -> None:
-        canvas = self.canvas
+        if self.compiled is not None:
+            prediction, change = self.compiled.run_pass()
+        else:
+            columns, masked = self.canvas.open_columns()
+            logits = self.runner.logits(self.wanted(columns))
+            prediction, change = self.decide(columns, masked, logits)
+        self.planner.note()
 
-        # Predict the masked tokens of each row's open blocks, and the committed ones there if they may be revised.
-        columns, masked = canvas.open_columns()
-        prediction = self._predict(columns, masked)
+        # Rows whose answer has ended leave.
+        self.canvas.read_status()
+        self._end_pass(prediction, change)
+
+    def _end_pass(self, prediction: TokenPrediction, change: Change) -> None:
+        for hook in self.hooks:
+            hook.after(prediction, change)
+
+    def wanted(self, columns: torch.LongTensor) -> torch.LongTensor:
+        """Returns the columns to score: those that may be committed, or the whole answer if a hook looks ahead."""
+        if any(hook.looks_ahead for hook in self.hooks):
+            return self.canvas.column_ids[self.canvas.first_new :].expand(len(columns), -1)
+        return columns
+
+    def decide(
+        self, columns: torch.LongTensor, masked: torch.BoolTensor, logits: torch.Tensor
+    ) -> tuple[TokenPrediction, Change]:
+        """Commits tokens of a pass by the scores of [`wanted`] columns, and moves the rows on."""
+        canvas = self.canvas
+        prediction = self._predict(columns, masked, logits)
         considered = masked
         if canvas.revises:
             prediction.revisable = canvas.revisable.gather(1, columns)
@@ -107,26 +134,23 @@ class Decoder:
 
         # Write them into the canvas.
         canvas.commit(columns, change.tokens, change.commits, change.pending)
-        self.planner.note()
 
-        # Move on: a row whose block is decided enters its next block, a row whose answer has ended leaves.
+        # A row whose block is decided enters its next block.
         is_nan = considered & prediction.entropy.isnan()
         canvas.advance(is_nan.sum(dim=1))
-        for hook in self.hooks:
-            hook.after(prediction, change)
+        return prediction, change
 
-    def _predict(self, columns: torch.LongTensor, masked: torch.BoolTensor) -> TokenPrediction:
-        """Runs the model and predicts the tokens at `columns`, `(rows, columns)`, of which some are `masked`."""
+    def _predict(self, columns: torch.LongTensor, masked: torch.BoolTensor, logits: torch.Tensor) -> TokenPrediction:
+        """Predicts the tokens at `columns`, `(rows, columns)`, of which some are `masked`."""
         canvas = self.canvas
-        if any(hook.looks_ahead for hook in self.hooks):
-            # Score the whole answer, and go on with the open columns.
-            answer = canvas.column_ids[canvas.first_new :].expand(len(columns), -1)
-            logits = self._processed(answer, canvas.masked.gather(1, answer), self.runner.logits(answer))
-            logits = logits.take_along_dim((columns - answer[:, :1])[..., None], dim=1)
+        wanted = self.wanted(columns)
+        if wanted is columns:
+            logits = self._processed(columns, masked, logits)
         else:
-            logits = self._processed(columns, masked, self.runner.logits(columns))
+            logits = self._processed(wanted, canvas.masked.gather(1, wanted), logits)
+            logits = logits.take_along_dim((columns - wanted[:, :1])[..., None], dim=1)
 
-        prediction = self._sample(columns, logits, [status.num_open for status in canvas.status])
+        prediction = self._sample(columns, logits)
         prediction.masked = masked
         return prediction
 
@@ -139,19 +163,21 @@ class Decoder:
         self,
         columns: torch.LongTensor,
         logits: torch.Tensor,
-        num_sampled: Sequence[int] = (),
+        num_sampled: int | None = None,
         noise: torch.Tensor | None = None,
     ) -> TokenPrediction:
         """Predicts the tokens at `columns` from their scores, and measures their certainty at temperature 1.
 
-        With a temperature they are sampled by `noise`, by default drawn for the first `num_sampled` of each row.
+        With a temperature they are sampled by `noise`, by default drawn for the first `num_sampled` of each row (its
+        open masks).
         """
         config = self.config
         tokens = None
         if config.temperature > 0:
             if noise is None:
                 generators = [self.generators[row_id] for row_id in self.canvas.row_ids if self.generators]
-                noise = exponential_noise(logits, generators, num_sampled)
+                counts = [status.num_open if num_sampled is None else num_sampled for status in self.canvas.status]
+                noise = exponential_noise(logits, generators, counts)
             sampling = (config.temperature, config.top_k, config.top_p, config.min_p)
             tokens = sample_tokens(logits, noise, config.mask_token_id, *sampling)
 

@@ -79,8 +79,43 @@ class Planner:
         """
         return [self.over_run(None, wanted, slice(0, self.end()), self.end())]
 
+    def over_rows(self, rows: list[int], wanted: torch.LongTensor) -> list[Pass]:
+        """Returns the passes of some rows, which are planned as one."""
+        return self.plan(wanted)
+
     def note(self) -> None:
         """Notes that the planned passes have run, and what they have stored. The canvas has not moved on yet."""
+
+    def groups(self) -> dict[str, list[int]]:
+        """Returns the rows of each kind of pass when passes are compiled: "whole", "open", or "eager" for any other.
+
+        A pass over the open blocks computes the same number of columns every time.
+        """
+        return {"whole": list(range(len(self.canvas)))}
+
+    def compiled(self, kind: str, wanted: torch.LongTensor, is_of_pass: torch.BoolTensor | None) -> Pass:
+        """Returns the pass of one of the first two kinds over all lines, of which it keeps those of some rows.
+
+        It is compiled, too: it depends on nothing but tensors, the settings and the width.
+        """
+        canvas = self.canvas
+        if kind == "open":
+            columns, kept = self._open_columns()
+        else:
+            columns = canvas.column_ids.expand(len(wanted), -1)
+            kept = torch.ones_like(columns, dtype=torch.bool)
+        if is_of_pass is not None:
+            kept = kept & is_of_pass[:, None]
+        return self.over(None, wanted, columns, canvas.width, kept=kept)
+
+    def _open_columns(self) -> tuple[torch.LongTensor, torch.BoolTensor]:
+        """Returns the columns that a compiled pass over the open blocks computes, and those that it stores."""
+        raise NotImplementedError
+
+    def _last_columns(self, size: int, ends: torch.LongTensor) -> torch.LongTensor:
+        """Returns `size` columns up to `ends` of each row."""
+        size = min(size, self.canvas.width)
+        return (ends - size).clamp(0, self.canvas.width - size) + self.canvas.column_ids[:size]
 
     def end(self) -> int:
         """Returns the column after the last one that any row computes and sees."""
@@ -207,7 +242,7 @@ class ApproximatePlanner(Planner):
         # The same after the planned passes.
         self._planned: dict[int, tuple[tuple[int, int], int]] = {}
 
-    def plan(self, wanted: torch.LongTensor) -> list[Pass]:
+    def groups(self) -> dict[str, list[int]]:
         canvas = self.canvas
         due: list[int] = []
         others: list[int] = []
@@ -221,7 +256,13 @@ class ApproximatePlanner(Planner):
             else:
                 others.append(row)
             self._planned[row_id] = (open_blocks, num_passes + 1)
+        return {kind: rows for kind, rows in (("whole", due), ("open", others)) if rows}
 
+    def plan(self, wanted: torch.LongTensor) -> list[Pass]:
+        canvas = self.canvas
+        groups = self.groups()
+        due = groups.get("whole", [])
+        others = groups.get("open", [])
         due_index, other_index = None, None
         if due and others:
             # One copy to the device.
@@ -237,6 +278,20 @@ class ApproximatePlanner(Planner):
 
     def note(self) -> None:
         self._computed = self._planned
+
+    def _open_columns(self) -> tuple[torch.LongTensor, torch.BoolTensor]:
+        canvas = self.canvas
+        config = canvas.config
+        start = (canvas.block < canvas.open_from[:, None]).sum(dim=1, keepdim=True)
+        if self.suffix_is_cached:
+            end = self.open_ends()
+            size = config.block_length * config.max_active_blocks + self.shift
+            columns = self._last_columns(size, start - self.shift + size)
+            return columns, (columns >= start) & (columns < end)
+        # All that any row computes after its prompt, so that there is one shape.
+        longest = config.max_new_tokens or canvas.width
+        columns = self._last_columns(longest + self.shift, torch.full_like(start, canvas.width))
+        return columns, columns >= start
 
     def _over_open_blocks(self, index: torch.LongTensor | None, rows: list[int], wanted: torch.LongTensor) -> Pass:
         """Returns a pass over the open blocks of some rows, which `index` picks, and what it takes in after them.
@@ -282,15 +337,34 @@ class BlockPlanner(Planner):
         self._missing: dict[int, int] = {}
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
-        canvas = self.canvas
         passes = []
-        for rows in known_and_new(canvas.row_ids, self._missing):
-            starts = []
-            for row in rows:
-                whole = canvas.width - canvas.prompt_start(row)
-                starts.append(canvas.width - self._missing.get(canvas.row_ids[row], whole))
-            passes += self.up_to_open_blocks(rows, starts, wanted)
+        for rows in known_and_new(self.canvas.row_ids, self._missing):
+            passes += self.over_rows(rows, wanted)
         return passes
+
+    def over_rows(self, rows: list[int], wanted: torch.LongTensor) -> list[Pass]:
+        return self.up_to_open_blocks(rows, [self._start(row) for row in rows], wanted)
+
+    def _start(self, row: int) -> int:
+        """Returns the first column of a row that the cache lacks."""
+        canvas = self.canvas
+        whole = canvas.width - canvas.prompt_start(row)
+        return canvas.width - self._missing.get(canvas.row_ids[row], whole)
+
+    def groups(self) -> dict[str, list[int]]:
+        canvas = self.canvas
+        starts = [self._start(row) for row in range(len(canvas))]
+        ends = [canvas.open_edges(row)[1] for row in range(len(canvas))]
+        return near_and_far(starts, ends, self._num_open_columns())
+
+    def _num_open_columns(self) -> int:
+        # The blocks that were open in the last pass, and those that are now.
+        config = self.canvas.config
+        return 2 * config.block_length * config.max_active_blocks + self.shift
+
+    def _open_columns(self) -> tuple[torch.LongTensor, torch.BoolTensor]:
+        columns = self._last_columns(self._num_open_columns(), self.open_ends())
+        return columns, torch.ones_like(columns, dtype=torch.bool)
 
     def note(self) -> None:
         canvas = self.canvas
@@ -306,6 +380,15 @@ def known_and_new(row_ids: Sequence[int], known: Collection[int]) -> list[list[i
     is_known = [row_id in known for row_id in row_ids]
     groups = [[row for row, value in enumerate(is_known) if value is wanted] for wanted in (True, False)]
     return [rows for rows in groups if rows]
+
+
+def near_and_far(starts: Sequence[int], ends: Sequence[int], size: int) -> dict[str, list[int]]:
+    """Returns the rows that compute at most `size` columns as "open", and the others as "eager"."""
+    groups: dict[str, list[int]] = {}
+    for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        kind = "open" if end - start <= size else "eager"
+        groups.setdefault(kind, []).append(row)
+    return groups
 
 
 def make_planner(canvas: Canvas, model: PreTrainedModel) -> Planner:

@@ -1,12 +1,11 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Runs passes: the model and its cache, compiled or not."""
+"""Runs passes: the model and its cache."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from .cache import CanvasCache
@@ -25,24 +24,33 @@ class Runner:
         self.hooks = hooks
         # Tells adapters that act on masks where those of a pass are.
         self.gate: Any = None
-        compile_config = canvas.config.compile_config
-        self.forward = None if compile_config is None else model.get_compiled_call(compile_config)
         self.cache: CanvasCache | None = None
         if canvas.config.cache_implementation != "none":
             self.cache = CanvasCache(model.config.get_text_config().num_hidden_layers)
 
-    def logits(self, wanted: torch.LongTensor) -> torch.Tensor:
-        """Returns the scores at some columns of each row, `(rows, columns, vocab_size)` for `(rows, columns)`."""
+    def fit(self) -> None:
+        """Fits the cache to the rows of the canvas."""
         canvas = self.canvas
         if self.cache is not None:
-            self.cache.fit(canvas.row_ids, canvas.width, canvas.sequences.device)
-        if canvas.predicts_next_block and not self.model.shift_logits:
-            # The logits of the column before score the first token of a block.
-            wanted = wanted - canvas.is_block_start.gather(1, wanted).long()
+            self.cache.fit(canvas.row_ids, len(canvas.sequences), canvas.width, canvas.sequences.device)
 
+    def logits(self, wanted: torch.LongTensor) -> torch.Tensor:
+        """Returns the scores at some columns of each row, `(rows, columns, vocab_size)` for `(rows, columns)`."""
+        self.fit()
+        return self.run_all(self.planner.plan(self.scored(wanted)))
+
+    def scored(self, wanted: torch.LongTensor) -> torch.LongTensor:
+        """Returns the columns whose logits score `wanted` ones."""
+        if self.canvas.predicts_next_block and not self.model.shift_logits:
+            # The logits of the column before score the first token of a block.
+            return wanted - self.canvas.is_block_start.gather(1, wanted).long()
+        return wanted
+
+    def run_all(self, passes: Sequence[Pass]) -> torch.Tensor:
+        """Runs passes, and returns the scores of all lines of the canvas."""
         rows = []
         scores = []
-        for planned in self.planner.plan(wanted):
+        for planned in passes:
             for hook in self.hooks:
                 planned = hook.extend(planned)
             logits = self.run(planned)
@@ -50,10 +58,11 @@ class Runner:
                 rows.append(planned.rows)
                 scores.append(logits)
 
-        if len(scores) == 1:
+        if len(scores) == 1 and rows[0] is None:
             return scores[0]
         joined = torch.cat(scores)
-        return torch.empty_like(joined).index_copy_(0, torch.cat(rows), joined)
+        lines = joined.new_zeros(len(self.canvas.sequences), *joined.shape[1:])
+        return lines.index_copy_(0, torch.cat(rows), joined)
 
     def run(self, planned: Pass) -> torch.Tensor:
         """Runs a pass, with the cache, and returns the logits of its scored tokens."""
@@ -74,14 +83,5 @@ class Runner:
             self.cache.select(planned)
             inputs["past_key_values"] = self.cache
 
-        scored = planned.scored
-        if self.forward is not None:
-            # Few shapes are compiled, and each is a CUDA graph.
-            scored = pad(scored, (0, -scored.shape[1] % canvas.config.block_length))
-            torch.compiler.cudagraph_mark_step_begin()
         with self.gate(planned.of(canvas.is_mask())) if self.gate else nullcontext():
-            logits = self.model.score(inputs, scored, forward=self.forward)
-        if self.forward is None:
-            return logits
-        # The memory of what compiled code returns is used again.
-        return logits[:, : planned.scored.shape[1]].clone()
+            return self.model.score(inputs, planned.scored)

@@ -38,9 +38,11 @@ def exponential_noise(
 
     In each row the first `num_sampled` places are sampled; the others draw no random numbers.
     """
-    if not generators:
-        return torch.empty_like(logits, dtype=torch.float32).exponential_()
     noise = torch.ones_like(logits, dtype=torch.float32)
-    for row, generator, count in zip(noise, generators, num_sampled, strict=True):
+    if not generators:
+        # Lines after the rows draw nothing.
+        noise[: len(num_sampled) or None].exponential_()
+        return noise
+    for row, generator, count in zip(noise, generators, num_sampled, strict=False):
         row[:count].exponential_(generator=generator)
     return noise

@@ -43,7 +43,9 @@ class ScoreProcessing(DecodingHook):
                 logits[..., token_id] = logits[..., token_id].masked_fill(is_early, -torch.inf)
 
         if self.processors or self.penalty:
-            logits = torch.stack([self._process(row, columns[row], scores) for row, scores in enumerate(logits)])
+            rows = [self._process(row, columns[row], logits[row]) for row in range(len(self.canvas))]
+            # Lines after the rows are padding.
+            logits = torch.cat([torch.stack(rows), logits[len(rows) :].to(rows[0].dtype)])
         return logits
 
     def _process(self, row: int, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
