@@ -31,9 +31,9 @@ from ..data.chats import encode_chat
 from ..data.messages import read_messages
 from ..data.thoughts import ThoughtMarkers, split_thought
 from ..generation.adapters import set_adapter
-from ..generation.compatibility import REVISIONS
+from ..generation.compatibility import REVISIONS, longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig, check_chat, resolve
-from ..generation.inputs import check_prompts, longest_sequence
+from ..generation.inputs import check_prompts
 from .engine import Engine, Progress, Prompt, RequestError
 from .json import TAGS, JsonAnswer, SchemaError, compile_schema
 from .text import IncrementalText, logprobs_to_json

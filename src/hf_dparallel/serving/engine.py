@@ -202,7 +202,7 @@ class Engine:
     @torch.no_grad()
     def _run(self) -> None:
         try:
-            while self._take_changes():
+            while self._update_slots():
                 if self._groups:
                     self._run_pass()
         except BaseException as error:
@@ -216,7 +216,7 @@ class Engine:
         for prompt in left:
             prompt.listener(Progress([], 0, error=RequestError("The server is shutting down.", status=503)))
 
-    def _take_changes(self) -> bool:
+    def _update_slots(self) -> bool:
         """Waits until there is something to decode, and fills the free slots. Returns `False` after `close`."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self.active or self.waiting)
