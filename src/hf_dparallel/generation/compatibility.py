@@ -15,6 +15,11 @@ NEED_THRESHOLD = ("max_active_blocks", "editing_threshold", "revocation_threshol
 REVISIONS = ("revocation_threshold", "editing_threshold", "soft_threshold")
 
 
+def longest_sequence(model: PreTrainedModel) -> int | None:
+    """Returns how many tokens, prompt and answer together, a model was trained for, or `None` if unknown."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
 def moves_blocks(model: PreTrainedModel) -> bool:
     """Returns whether a block-causal model can count blocks of another length, or from another column."""
     return getattr(model.config, "expert_capacity", None) is None

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from hf_dparallel_rules.settings import SettingError
 
+from .compatibility import longest_sequence
 from .configuration import DiffusionGenerationConfig
 
 
@@ -138,11 +139,6 @@ def _check_vocabulary(input_ids: torch.LongTensor, model: PreTrainedModel, confi
         )
     if len({config.mask_token_id, *config.suppress_tokens}) >= vocab_size:
         raise ValueError("`suppress_tokens` leaves no token to decode. Remove some.")
-
-
-def longest_sequence(model: PreTrainedModel) -> int | None:
-    """Returns how many tokens, prompt and answer together, a model was trained for, or `None` if unknown."""
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:

@@ -9,8 +9,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, MaxTimeCriteria, S
 
 from ..data.chats import encode_chat
 from ..generation.adapters import active_adapter, set_adapter
+from ..generation.compatibility import longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
-from ..generation.inputs import longest_sequence
 from .page import make_html
 from .trace import DecodeTrace, trace_decode
 

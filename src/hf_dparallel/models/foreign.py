@@ -8,8 +8,9 @@ from hf_dparallel_rules.settings import SETTINGS, SettingError
 
 from ..attention_masks import make_attention_mask
 from ..generation.answerer import evaluation_mode
+from ..generation.compatibility import longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.inputs import longest_sequence, vocabulary_size
+from ..generation.inputs import vocabulary_size
 from ..generation.mixin import DiffusionGenerationMixin
 from .scoring import ScoringMixin, accepted_inputs
 
