@@ -12,6 +12,14 @@ from ..pages import ROOT, python_blocks, read, run_blocks
 PAGE = "docs/read_the_code.md"
 
 
+def check_alike(decode, model, prompt_ids, **settings) -> None:
+    """Compares the tokens and the passes of the block with those of `generate`."""
+    ids, num_passes = decode(model, prompt_ids, **settings)
+    out = model.generate(prompt_ids, stop_at_eos=False, return_dict_in_generate=True, **settings)
+    assert torch.equal(out.sequences, ids)
+    assert out.nfe.item() == num_passes
+
+
 @pytest.mark.parametrize("entropy_threshold", [0.0, 0.6, 0.7, 1.0])
 def test_its_block_decodes_as_generate_does(tiny_llada, entropy_threshold):
     decode = run_blocks(PAGE)["decode"]
@@ -19,10 +27,7 @@ def test_its_block_decodes_as_generate_does(tiny_llada, entropy_threshold):
     settings = {"max_new_tokens": 20, "block_length": 8, "entropy_threshold": entropy_threshold}
     for prompt in ([2, 3, 4], [9], list(range(5, 30))):
         prompt_ids = torch.tensor([prompt])
-        ids, num_passes = decode(model, prompt_ids, **settings)
-        out = model.generate(prompt_ids, stop_at_eos=False, return_dict_in_generate=True, **settings)
-        assert torch.equal(out.sequences, ids)
-        assert out.nfe.item() == num_passes
+        check_alike(decode, model, prompt_ids, **settings)
 
 
 def test_its_block_waits_where_the_model_prefers_the_mask(tiny_llada):
@@ -37,10 +42,7 @@ def test_its_block_waits_where_the_model_prefers_the_mask(tiny_llada):
     assert (predicted == mask_token_id).any()
 
     settings = {"max_new_tokens": 20, "block_length": 8, "entropy_threshold": 1.0}
-    ids, num_passes = decode(model, prompt_ids, **settings)
-    out = model.generate(prompt_ids, stop_at_eos=False, return_dict_in_generate=True, **settings)
-    assert torch.equal(out.sequences, ids)
-    assert out.nfe.item() == num_passes
+    check_alike(decode, model, prompt_ids, **settings)
 
 
 def test_the_thresholds_of_this_file_save_passes(tiny_llada):
