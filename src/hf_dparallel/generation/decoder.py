@@ -91,7 +91,12 @@ class Decoder:
         if self.canvas and not finished:
             self._run_pass()
             finished = self.canvas.pop_finished()
-        return [replace(row, **self._leave(row.index)) for row in finished]
+
+        rows = []
+        for row in finished:
+            fields = self._leave(row.index)
+            rows.append(replace(row, **fields))
+        return rows
 
     def _run_pass(self) -> None:
         if self.compiled is not None:
