@@ -19,10 +19,12 @@ from transformers import (
     MinPLogitsWarper,
     NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
+    SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
+from transformers.utils import logging
 
 from hf_dparallel.exact.decoder import SpeculativeDecoder
 from hf_dparallel.exact.gate import gate_adapters
@@ -91,12 +93,17 @@ def test_proposals_save_passes_and_one_token_a_pass_saves_none():
     assert same == answers and plain.nfe.tolist() == [len(answer) for answer in answers]
 
 
-def test_transformers_gives_the_same():
-    model, prompts = make_model().float(), make_ragged(5)
+def as_llama(model):
     ours = ("mask_token_id", "block_length", "causal_past", "shift_logits", "model_type")
     config = {name: value for name, value in model.config.to_dict().items() if name not in ours}
-    causal = LlamaForCausalLM(LlamaConfig(**config)).eval()
-    causal.load_state_dict(make_model(adapter=False).state_dict())
+    causal = LlamaForCausalLM(LlamaConfig(**config)).to(model.dtype).eval()
+    causal.load_state_dict(model.state_dict())
+    return causal
+
+
+def test_transformers_gives_the_same():
+    model, prompts = make_model().float(), make_ragged(5)
+    causal = as_llama(make_model(adapter=False).float())
     ids, attention_mask = left_padded(prompts)
     plain = {"max_new_tokens": 30, "do_sample": False, "suppress_tokens": [MASK], "pad_token_id": 0}
     expected = causal.generate(ids, attention_mask=attention_mask, eos_token_id=EOS, **plain)
@@ -195,6 +202,34 @@ def test_the_callers_processors_come_after_the_repetition_penalty(exact):
         row = model.generate(torch.tensor([prompt]), max_new_tokens=12, denoising_steps=12, **kwargs)[0]
         answer = one_at_a_time(model, prompt, 12, [RepetitionPenaltyLogitsProcessor(1.8), bias])
         assert row[len(prompt) :][: len(answer)].tolist() == answer
+
+
+@pytest.mark.parametrize(
+    ("settings", "processor"),
+    [
+        ({"repetition_penalty": 1.8}, RepetitionPenaltyLogitsProcessor(1.2)),
+        ({"no_repeat_ngram_size": 2}, NoRepeatNGramLogitsProcessor(3)),
+        ({"suppress_tokens": [4, 5, 6]}, SuppressTokensLogitsProcessor([7])),
+    ],
+)
+def test_a_callers_processor_replaces_the_one_of_a_setting(caplog, settings, processor):
+    """As in transformers, which is the oracle, and warns."""
+    logging.get_logger("hf_dparallel").warning_once.cache_clear()
+    model = make_model(adapter=False)
+    model.lm_head.weight.data.normal_(std=0.5, generator=torch.Generator().manual_seed(0))
+    llama = as_llama(model)
+
+    def without_mask(input_ids, scores):
+        return scores.index_fill(1, torch.tensor([MASK]), -torch.inf)
+
+    for prompt in make_ragged(5, seed=4):
+        ids = torch.tensor([prompt])
+        theirs = LogitsProcessorList([without_mask, processor])
+        expected = llama.generate(ids, do_sample=False, logits_processor=theirs, max_new_tokens=16, **settings)
+        ours = LogitsProcessorList([processor])
+        out = model.generate(ids, logits_processor=ours, max_new_tokens=16, **settings)
+        assert out[0, : expected.shape[1]].tolist() == expected[0].tolist()
+    assert f"`{next(iter(settings))}=" in caplog.text and type(processor).__name__ in caplog.text
 
 
 @pytest.mark.parametrize("exact", [True, False])

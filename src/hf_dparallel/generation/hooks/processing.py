@@ -2,12 +2,28 @@
 """Processes the scores of a pass."""
 
 import torch
-from transformers import LogitsProcessorList, NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor
+from transformers import (
+    LogitsProcessorList,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+)
+from transformers.utils import logging
 
-from hf_dparallel_rules.settings import settings_of
+from hf_dparallel_rules.settings import SETTINGS, settings_of
 
 from ..configuration import DiffusionGenerationConfig
 from .base import DecodingHook
+
+
+logger = logging.get_logger(__name__)
+
+# The settings that do what a processor of transformers does.
+_SETTING_OF = {
+    NoRepeatNGramLogitsProcessor: "no_repeat_ngram_size",
+    RepetitionPenaltyLogitsProcessor: "repetition_penalty",
+    SuppressTokensLogitsProcessor: "suppress_tokens",
+}
 
 
 class ScoreProcessing(DecodingHook):
@@ -18,8 +34,17 @@ class ScoreProcessing(DecodingHook):
     """
 
     def __init__(self, config: DiffusionGenerationConfig, processors: LogitsProcessorList | None = None):
-        self.config = config
         self.processors = LogitsProcessorList(processors or [])
+        for processor in self.processors:
+            name = _SETTING_OF.get(type(processor), "")
+            if config.is_on(name):
+                # As in transformers.
+                logger.warning_once(
+                    f"`{name}={getattr(config, name)!r}` gives way to the {type(processor).__name__} that was passed."
+                )
+                config = config.updated(**{name: SETTINGS[name].default})
+
+        self.config = config
         if config.is_on("no_repeat_ngram_size"):
             self.processors.insert(0, NoRepeatNGramLogitsProcessor(config.no_repeat_ngram_size))
         self.penalty: RepetitionPenaltyLogitsProcessor | None = None
