@@ -12,7 +12,7 @@ from transformers.utils import logging
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.demo import STUDENT
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel_rules.settings import SETTINGS, settings_of
+from hf_dparallel_rules.settings import SETTINGS, SettingError, settings_of
 
 from ..helpers import enable_checkpointing, make_sdar, refuses
 
@@ -90,6 +90,16 @@ def test_a_keyword_of_the_model_config_is_no_setting(tiny_llada, tmp_path):
     for loader in (AutoModelForMaskedLM, type(tiny_llada)):
         model = loader.from_pretrained(tmp_path, attention_dropout=0.1)
         assert model.config.attention_dropout == 0.1 and model.generation_config.settings() == recipe.settings()
+
+
+@pytest.mark.parametrize("setting", [{"cache_implementation": "static"}, {"top_k": -1}, {"top_p": 1.5}], ids=str)
+def test_a_setting_of_a_file_that_cannot_be_names_the_file(tiny_llada, tmp_path, setting):
+    tiny_llada.save_pretrained(tmp_path)
+    file = tmp_path / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | setting))
+    (name,) = setting
+    with pytest.raises(SettingError, match=f"^`{name}`.*generation_config.json of '{tmp_path}'"):
+        AutoModelForMaskedLM.from_pretrained(tmp_path)
 
 
 def test_a_damaged_file_is_not_taken_for_a_missing_one(tiny_llada, tmp_path):

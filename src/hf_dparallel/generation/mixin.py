@@ -290,6 +290,9 @@ class DiffusionGenerationMixin(GenerationMixin):
             of_file = {name: value for name, value in kwargs.items() if name in _DOWNLOAD}
             try:
                 self.generation_config = config_class.from_pretrained(name_or_path, **of_file)
+            except SettingError as error:
+                where = f"The generation_config.json of '{name_or_path}' sets it: change or remove it there."
+                raise SettingError(error.setting, error.value, rule=error.rule, remedy=where) from None
             except OSError as error:
                 if isinstance(error.__context__, ValueError):  # a damaged file
                     raise
