@@ -86,6 +86,14 @@ def test_a_tuner_takes_effect_and_is_disabled_saved_and_merged(make, name, tmp_p
 def check_loading_without_peft_model(model, folder, expected: torch.Tensor) -> None:
     model.load_adapter(str(folder))
     assert torch.equal(logits(model), expected)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    model.merge_adapter()
+    assert any(getattr(layer, "merged", False) for layer in model.modules())
+    torch.testing.assert_close(logits(model), expected, atol=1e-3, rtol=1e-3)
+    model.unmerge_adapter()
+    assert not any(getattr(layer, "merged", False) for layer in model.modules())
+    for name, weight in model.state_dict().items():
+        torch.testing.assert_close(weight, before[name], atol=1e-5, rtol=1e-5)
     model.merge_and_unload()
     torch.testing.assert_close(logits(model), expected, atol=1e-3, rtol=1e-3)
     assert model.state_dict().keys() == type(model)(model.config).state_dict().keys()

@@ -61,6 +61,7 @@ class AdapterLoadingMixin(_Mixed):
     name_or_path: str
     # By adapter; never written into, so that a copy of the model has its own.
     adapter_recipes: Mapping[str, GenerationConfig | None] = {}
+    _merge_rounded = False
 
     def load_adapter(
         self,
@@ -119,6 +120,7 @@ class AdapterLoadingMixin(_Mixed):
 
         self._check_name(name)
         check_start(peft_config)
+        self.unmerge_adapter()
         peft_config, adapter_state_dict = translated(self, peft_config, adapter_state_dict)
         # A complete checkpoint with its own adapter, such as the bundled student, is the base of what is saved.
         if str(peft_model_id) == self.name_or_path:
@@ -188,6 +190,7 @@ class AdapterLoadingMixin(_Mixed):
 
         name = adapter_name or "default"
         self._check_name(name)
+        self.unmerge_adapter()
         adapter_config.base_model_name_or_path = self.name_or_path
         self._inject(adapter_config, name)
         self.set_adapter(name)
@@ -207,6 +210,9 @@ class AdapterLoadingMixin(_Mixed):
         if not set(names) <= set(self.peft_config):
             raise ValueError(f"`adapter_name` must be one of {list(self.peft_config)}, got {names}.")
 
+        if names == self.active_adapters() and self._merged_layers():
+            return
+        self.unmerge_adapter()
         is_disabled = any(layer.disable_adapters for layer in layers)
         set_adapter(self, adapter_name)
         for layer in layers:
@@ -217,6 +223,8 @@ class AdapterLoadingMixin(_Mixed):
 
     def enable_adapters(self, enabled: bool = True) -> None:
         """Runs the model with its active adapters again."""
+        if not enabled:
+            self.unmerge_adapter()
         for layer in self._adapter_layers():
             layer.enable_adapters(enabled)
 
@@ -228,12 +236,19 @@ class AdapterLoadingMixin(_Mixed):
         """Returns the weights of an adapter, by default of the active one."""
         from peft.functional import get_peft_model_state_dict
 
-        return get_peft_model_state_dict(self, state_dict, adapter_name or self.active_adapters()[0])
+        weights = get_peft_model_state_dict(self, state_dict, adapter_name or self.active_adapters()[0])
+        if self._merged_layers() and any(".base_layer." in name for name in weights):
+            raise ValueError(
+                "PEFT saves the embeddings under this adapter, too, and now it is merged into them. Call "
+                "`unmerge_adapter` first, or save the whole model after `merge_and_unload`."
+            )
+        return weights
 
     def delete_adapter(self, adapter_names: list[str] | str) -> None:
         """Removes an adapter, or several, and their recipes."""
         from peft.functional import delete_adapter
 
+        self.unmerge_adapter()
         names = [adapter_names] if isinstance(adapter_names, str) else adapter_names
         for name in names:
             config = self.peft_config.pop(name)
@@ -262,6 +277,94 @@ class AdapterLoadingMixin(_Mixed):
                 summary = read_summary(str(save_directory), {}) | {"loaded_with": remembered}
                 write_json(summary, Path(save_directory, SUMMARY_NAME))
 
+    def merge_adapter(self, adapter_names: list[str] | None = None, safe_merge: bool = True) -> None:
+        r"""
+        Adds the active adapter to the weights of the model, which then computes as many products as without it.
+
+        As [`~peft.LoraModel.merge_adapter`]. [`unmerge_adapter`] takes it out again, and so does whatever needs the
+        base: another adapter, [`disable_adapters`], `train`. Half precision rounds the sums, so that some answers
+        change, and it cannot be taken out. [`merge_unrounded`] merges where neither happens.
+
+        Args:
+            adapter_names (`list[str]`, *optional*):
+                Adapters to make active and merge.
+            safe_merge (`bool`, *optional*, defaults to `True`):
+                Whether to refuse sums that are not finite.
+
+        Raises:
+            ValueError: if no adapter is loaded or adapters are disabled, or if one cannot be merged: it acts on masks
+                only, changes embeddings that are tied to the head, or weights that are quantized or offloaded.
+        """
+        if adapter_names is not None:
+            self.set_adapter(adapter_names)
+        self._check_mergeable()
+        layers = self._tuner_layers()
+        if layers[0].disable_adapters:
+            raise ValueError("The adapters are disabled. Call `enable_adapters` first.")
+
+        self._merge_rounded |= self._rounds()
+        for layer in layers:
+            # PEFT warns of what is merged already.
+            if not layer.merged:
+                layer.merge(safe_merge=safe_merge)
+
+    def unmerge_adapter(self) -> None:
+        r"""
+        Takes merged adapters out of the weights, by subtraction: they are those of before, up to rounding.
+
+        Raises:
+            ValueError: in half precision, where the weights would be others.
+        """
+        layers = self._merged_layers()
+        if layers and (self._merge_rounded or self._rounds()):
+            raise ValueError(
+                "The adapter was merged in half precision, so that the weights of the base cannot be had back. Load "
+                "the model anew by `from_pretrained`."
+            )
+        for layer in layers:
+            layer.unmerge()
+
+    def train(self, mode: bool = True):
+        """Sets the module to training or not, and takes merged adapters out to train them."""
+        if mode:
+            self.unmerge_adapter()
+        return super().train(mode)
+
+    def _tuner_layers(self) -> list[Any]:
+        """Returns the layers of adapters that PEFT can merge."""
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
+        return [layer for layer in self._adapter_layers() if isinstance(layer, BaseTunerLayer)]
+
+    def _merged_layers(self) -> list[Any]:
+        return [layer for layer in self._tuner_layers() if layer.merged] if has_adapter(self) else []
+
+    def _rounds(self) -> bool:
+        """Returns whether weights under the adapters have fewer bits than float32."""
+        weights = [weight for layer in self._tuner_layers() for weight in layer.get_base_layer().parameters()]
+        return any(weight.dtype not in (torch.float32, torch.float64) for weight in weights)
+
+    def _check_mergeable(self) -> None:
+        for name in self.active_adapters():
+            if acts_on_masks(self.peft_config[name]):
+                raise ValueError(
+                    f"The adapter {name!r} acts on masks only, so it cannot be merged. Load it beside its base."
+                )
+
+        if getattr(self, "hf_quantizer", None) is not None or any(weight.is_meta for weight in self.parameters()):
+            raise ValueError(
+                "The model is quantized, or some of its weights are offloaded, so that nothing can be merged into it. "
+                "Load all of it on a device, in its own dtype."
+            )
+
+        embeddings = self.get_input_embeddings()
+        head = self.get_output_embeddings()
+        if embeddings.weight is head.weight and {embeddings, head} & {*self._tuner_layers()}:
+            raise ValueError(
+                "The adapter changes the embeddings or the head, which are tied: merged, it would change both. Use it "
+                "unmerged."
+            )
+
     def merge_and_unload(self):
         r"""
         Adds the active adapter to the weights of the model and removes all adapters.
@@ -275,16 +378,11 @@ class AdapterLoadingMixin(_Mixed):
             The same model.
 
         Raises:
-            ValueError: if no adapter is loaded.
+            ValueError: if no adapter is loaded, or it cannot be merged (see [`merge_adapter`]).
         """
         from peft.tuners.tuners_utils import BaseTunerLayer
 
-        for name in self.active_adapters():
-            if acts_on_masks(self.peft_config[name]):
-                raise ValueError(
-                    f"The adapter {name!r} acts on masks only, so it cannot be merged. Load it beside its base."
-                )
-
+        self._check_mergeable()
         how: dict[str, Any] = {"safe_merge": True, "adapter_names": self.active_adapters()}
         self.generation_config = recipe_of(self)
 
@@ -295,7 +393,8 @@ class AdapterLoadingMixin(_Mixed):
             if hasattr(module, "unload_and_optionally_merge_module"):
                 base = module.unload_and_optionally_merge_module(merge=True, **how)
             elif isinstance(module, BaseTunerLayer):
-                module.merge(**how)
+                if not module.merged:
+                    module.merge(**how)
                 base = module.get_base_layer()
             else:
                 continue
@@ -308,6 +407,24 @@ class AdapterLoadingMixin(_Mixed):
         # The checkpoint of that name has other weights.
         self.config.name_or_path = self.name_or_path = ""
         return self
+
+
+def merge_unrounded(model: PreTrainedModel) -> bool:
+    """Merges the active adapter of a model if the dtype keeps its answers, and returns whether it did.
+
+    In float32 that is up to rounding. In half precision, for an adapter that cannot be merged, and for models of other
+    classes, nothing is done.
+    """
+    if not isinstance(model, AdapterLoadingMixin) or not has_adapter(model) or model._rounds():
+        return False
+
+    try:
+        model.merge_adapter()
+    except (ValueError, RuntimeError) as error:
+        # Layers that are merged already give the same answers.
+        logger.info(f"The adapter stays unmerged: {error}")
+        return False
+    return True
 
 
 def read_summary(name: str, download: dict[str, Any]) -> dict[str, Any]:
