@@ -26,7 +26,8 @@ from .options import OUTPUT_FOLDER, batch_option, data_options, decoding_options
 def evaluate_command(reward: str, output_dir: str | None, sweep: Sequence[str], **options: Any) -> dict[str, Any]:
     """Measure accuracy and cost of decoding on a dataset.
 
-    Prints accuracy, passes, tokens per pass and latency, for each setting that is tried. For benchmarks of lm-eval:
+    Prints accuracy, passes, tokens per pass and latency, for each setting that is tried. In float32 an adapter is
+    merged first; half precision would round the weights. For benchmarks of lm-eval:
     python -m hf_dparallel.evaluation.lm_eval --model hf-dparallel
 
     Example: hf-dparallel evaluate demo-student --dataset demo --num_samples 64
@@ -39,12 +40,13 @@ def evaluate_command(reward: str, output_dir: str | None, sweep: Sequence[str], 
     from hf_dparallel.evaluation.rows import make_rows, write_evaluation
     from hf_dparallel.reports import results_table
 
-    from .loading import load_answerer, load_prompts
+    from .loading import load_answerer, load_prompts, merge_adapter
 
     sweeps = [parse_sweep(text) for text in sweep]
     dataset = load_prompts(options, reward, default_split="test")
     reward_function = get_reward(reward, dataset)
     answerer = load_answerer(options)
+    merge_adapter(answerer.model)
     # Wrong values are found here, before hours of decoding.
     answerers = {f"{name} {x}": answerer.with_(**{name: x}) for name, values in sweeps for x in values}
     if not sweep:

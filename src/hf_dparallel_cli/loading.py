@@ -28,6 +28,7 @@ from hf_dparallel.environment import require
 from hf_dparallel.generation.answerer import Answerer
 from hf_dparallel.generation.configuration import DiffusionGenerationConfig, special_token_id
 from hf_dparallel.generation.mixin import DiffusionGenerationMixin
+from hf_dparallel.models.adapters import merge_unrounded
 from hf_dparallel.models.convert import convert_to_diffusion
 from hf_dparallel.models.foreign import enable_diffusion_generation
 from hf_dparallel_rules.settings import SETTINGS
@@ -64,6 +65,12 @@ def load_model(options: Mapping[str, Any]) -> tuple[PreTrainedModel, PreTrainedT
     if adapter is not None:
         model.load_adapter(adapter)
     return model.eval(), tokenizer
+
+
+def merge_adapter(model: PreTrainedModel) -> None:
+    """Merges the active adapter, if there is one and that changes no answer, and says so."""
+    if merge_unrounded(model):
+        click.echo("The adapter is merged: passes cost what they cost without it.", err=True)
 
 
 def load_base(

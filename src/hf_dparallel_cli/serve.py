@@ -50,12 +50,13 @@ def serve_command(
     """Answer requests of OpenAI clients over HTTP, until a signal arrives.
 
     The field `model` of a request names one of the adapters, or the base model. Without it, the first adapter answers.
+    An adapter that is served alone, as MODEL, is merged in float32; half precision would round the weights.
 
     Example: hf-dparallel serve demo --adapter demo-student
     """
     from hf_dparallel.environment import require
 
-    from .loading import load_model, read_settings
+    from .loading import load_model, merge_adapter, read_settings
 
     given = read_settings(options)
     names = read_names(adapters, options["model"])
@@ -77,6 +78,8 @@ def serve_command(
 
     model, tokenizer = load_model(options)
     models = load_adapters(model, tokenizer, given, names | {options["model"]: None})
+    if len(models) == 1:
+        merge_adapter(model)
     engine = Engine(model, batch_size, max_waiting)
 
     async def stop_with_engine() -> None:

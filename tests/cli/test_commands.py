@@ -230,6 +230,22 @@ def test_a_calibration_says_that_a_model_without_an_adapter_is_its_own_reference
     assert read_json("c.json")["reference"] == "the model itself, one token per pass"
 
 
+@pytest.mark.parametrize(("dtype", "merged"), [("float32", True), ("bfloat16", False)])
+def test_an_evaluation_merges_an_adapter_where_that_changes_no_answer(
+    hf, tmp_path, questions, monkeypatch, dtype, merged
+):
+    def evaluate_answers(answerer, *args):
+        seen.append(answerer.model.model.layers[0].self_attn.q_proj.merged)
+        return Evaluation([True], [DecodingCost(4, 8, 8)], seconds=1.0)
+
+    seen: list[bool] = []
+    save_two_students(tmp_path)
+    monkeypatch.setattr("hf_dparallel.evaluation.decoding.evaluate_answers", evaluate_answers)
+    flags = ["--dataset", questions, "--prompt_column", "question", "--dtype", dtype, *DECODING]
+    code, _, err = hf("evaluate", tmp_path / "base", "--adapter", tmp_path / "dparallel", *flags)
+    assert (code, seen, "The adapter is merged" in err) == (0, [merged], merged)
+
+
 def test_inspect_writes_a_page_of_the_decode_of_generate(hf, checkpoint):
     flags = [checkpoint, "5 6", "--temperature", "1.0", *DECODING]
     assert hf("generate", *flags, "--json", "g.json")[0] == 0

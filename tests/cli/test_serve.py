@@ -19,7 +19,7 @@ from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.serving.api import ServedModel
 from hf_dparallel_cli.serve import load_adapters, read_names
 
-from ..helpers import make_llada, make_tokenizer
+from ..helpers import make_llada, make_tokenizer, save_two_students
 from ..serving.helpers import running
 from .helpers import DECODING, answer
 
@@ -28,7 +28,7 @@ from .helpers import DECODING, answer
 def serve(hf, checkpoint, monkeypatch):
     """Runs the command, and in another thread a client that gets the URL; returns the exit code and what it writes."""
 
-    def run(client, *flags):
+    def run(client, *flags, model=checkpoint):
         def echo(text, err):
             print(text)
             if text.startswith("Serving"):
@@ -38,7 +38,7 @@ def serve(hf, checkpoint, monkeypatch):
 
         threads: list[threading.Thread] = []
         monkeypatch.setattr("hf_dparallel_cli.serve.click.echo", echo)
-        code, out, err = hf("serve", checkpoint, *DECODING, "--port", "0", *flags)
+        code, out, err = hf("serve", model, *DECODING, "--port", "0", *flags)
         threads[0].join()
         return code, out + err
 
@@ -59,6 +59,26 @@ def test_serves_until_it_is_told_to_stop(serve, checkpoint, stop):
     code, log = serve(ask, "--api_key", "secret")
     assert code == 0 and '"POST /v1/chat/completions HTTP/1.1" 200' in log
     assert (answers[0].choices[0].message.content, answers[0].usage.nfe) == answer(checkpoint, "5 6")
+
+
+@pytest.mark.parametrize(("adapter", "merged"), [(None, True), ("consistency", False)])
+def test_an_adapter_that_is_served_alone_is_merged(serve, tmp_path, adapter, merged):
+    """Beside another one, or its base, each request would have to take it out."""
+
+    def ask(url):
+        for model in httpx.get(f"{url}/models", timeout=60).json()["data"]:
+            chat = {"model": model["id"], "messages": [{"role": "user", "content": "5 6"}]}
+            found = httpx.post(f"{url}/chat/completions", json=chat, timeout=60).json()
+            texts[model["id"]] = found["choices"][0]["message"]["content"]
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    texts: dict[str, str] = {}
+    save_two_students(tmp_path)
+    model = str(tmp_path / "dparallel")
+    flags = ["--adapter", f"other={tmp_path / adapter}"] if adapter else []
+    code, log = serve(ask, *flags, model=model)
+    assert code == 0 and texts[model] == answer(model, "5 6")[0]
+    assert ("The adapter is merged" in log) is merged and len(texts) == 1 + len(flags) // 2
 
 
 @pytest.mark.parametrize("kind", [OverflowError, SystemExit])

@@ -196,7 +196,8 @@ def test_prompts_have_no_end_token_of_tokenizers_that_close_texts():
     assert lm._encode_pair(chat, "5") == (plain[:2], plain[2:])
 
 
-def test_an_adapter_is_used_unmerged(tmp_path):
+@pytest.mark.parametrize(("dtype", "merged"), [("float32", True), ("bfloat16", False)])
+def test_an_adapter_is_merged_where_that_changes_no_answer(tmp_path, dtype, merged):
     torch.manual_seed(0)
     adapter = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     student = get_peft_model(make_llada(), adapter)
@@ -204,10 +205,16 @@ def test_an_adapter_is_used_unmerged(tmp_path):
     student.save_pretrained(tmp_path / "adapter")
     make_tokenizer().save_pretrained(tmp_path / "base")
     settings = {"entropy_threshold": 1.0, "device": "cpu", **CANVAS}
-    lm = DiffusionHarnessLM(str(tmp_path / "base"), str(tmp_path / "adapter"), **settings)
-    assert any("lora_A" in name for name, _ in lm.model.named_parameters())
-    expected = make_lm(student).generate_until(make_requests(TEXTS))
+    lm = DiffusionHarnessLM(str(tmp_path / "base"), str(tmp_path / "adapter"), dtype=dtype, **settings)
+    assert lm.model.model.layers[0].self_attn.q_proj.merged is merged
+    expected = make_lm(student.to(getattr(torch, dtype))).generate_until(make_requests(TEXTS))
     assert lm.generate_until(make_requests(TEXTS)) == expected != make_lm().generate_until(make_requests(TEXTS))
+
+
+def test_the_adapter_of_a_model_that_is_passed_stays_as_it_is():
+    student = make_llada()
+    student.add_adapter(LoraConfig(target_modules=["q_proj"]))
+    assert not make_lm(student).model.model.layers[0].self_attn.q_proj.merged
 
 
 def test_the_cache_of_the_harness_works(tmp_path):

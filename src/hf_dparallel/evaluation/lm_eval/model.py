@@ -32,6 +32,7 @@ from ...generation.answerer import Answerer
 from ...generation.configuration import DiffusionGenerationConfig, check_chat, resolve
 from ...generation.hooks.stopping import StopTextCriteria
 from ...hashes import stable_hash
+from ...models.adapters import merge_unrounded
 from ..cost import DecodingCost, mean_cost
 from .likelihood import estimate_log_likelihood
 from .patched_tasks import patch_tasks
@@ -57,7 +58,7 @@ class DiffusionHarnessLM(TemplateLM):
         pretrained (`str` or [`~transformers.PreTrainedModel`]):
             Hub ID or folder of a model or an adapter, or a loaded model.
         adapter (`str`, *optional*):
-            Adapter to put on the model, unmerged.
+            Adapter to put on the model. In float32, that of a model that is loaded here is merged.
         tokenizer, device, dtype, revision, trust_remote_code (*optional*):
             As in transformers.
         batch_size (`int`, *optional*, defaults to 1):
@@ -131,6 +132,9 @@ class DiffusionHarnessLM(TemplateLM):
         if adapter is not None:
             self.model.load_adapter(adapter)
         self.model.eval()
+        # A model that was passed stays as it is.
+        if isinstance(pretrained, str):
+            merge_unrounded(self.model)
 
         name = pretrained if isinstance(pretrained, str) else pretrained.name_or_path
         self.tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **loading)
