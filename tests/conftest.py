@@ -13,6 +13,7 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
+import torch
 from torch.nn.attention import flex_attention
 from transformers import masking_utils
 from transformers.integrations import flex_attention as integration
@@ -21,6 +22,7 @@ from hf_dparallel import LLaDAForMaskedDiffusion
 from hf_dparallel.exact import draft_length
 
 from .browser import open_browser
+from .graphs import Graphs
 from .helpers import make_llada
 from .hub.helpers import BASE, TEACHER, save_adapter
 from .hub.server import Repository, running_hub
@@ -49,6 +51,16 @@ def driver():
     driver = open_browser()
     yield driver
     driver.quit()
+
+
+@pytest.fixture
+def graphs(monkeypatch) -> Iterator[Graphs]:
+    """Stands in for CUDA graphs; `graphs.config` is the `compile_config` that uses it."""
+    graphs = Graphs()
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", graphs.begin_pass)
+    torch._dynamo.reset()
+    yield graphs
+    torch._dynamo.reset()
 
 
 @pytest.fixture

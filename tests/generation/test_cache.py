@@ -64,3 +64,34 @@ def test_rows_leave_and_enter_at_the_right_edge(kept_rows, width):
         assert torch.equal(cache.layers[0].keys[row, :, width - size :], keys[source, :, WIDTH - size :])
         assert not cache.layers[0].keys[row, :, : width - size].any()
     assert not cache.layers[0].keys[len(kept_rows) :].any()
+
+
+def fill(cache, row_ids, num_lines, width, states):
+    cache.fit(row_ids, num_lines, width, torch.device("cpu"))
+    cache.select(Pass(None, torch.arange(1).expand(num_lines, -1), NO_SCORES, width, start=0))
+    cache.layers[0].update(states, states)
+    return cache.layers[0].keys
+
+
+def test_the_next_rows_are_kept_in_the_same_memory_if_there_is_enough_of_it():
+    cache = CanvasCache(1, is_static=True)
+    states = torch.full((4, 1, 1, 2), torch.nan)
+    first = fill(cache, [0, 1, 2], 4, 6, states)
+    assert not first[:, :, 1:].any()
+
+    cache.fit([2], 1, 6, torch.device("cpu"))
+    assert cache.layers[0].keys.shape == (1, 1, 6, 2) and cache.layers[0].keys.data_ptr() == first.data_ptr()
+
+    cache.reset()
+    with torch.inference_mode():
+        smaller = fill(cache, [0, 1], 2, 12, torch.ones(2, 1, 1, 2))
+    assert smaller.shape == (2, 1, 12, 2) and smaller.data_ptr() == first.data_ptr()
+    # Nothing of the rows before.
+    assert smaller[:, :, :1].all() and not smaller[:, :, 1:].any()
+
+    cache.reset()
+    assert fill(cache, [0], 1, 6, torch.ones(1, 2, 1, 3)).data_ptr() == first.data_ptr()
+    for rows, states in ((8, torch.ones(8, 1, 1, 2)), (1, torch.ones(1, 1, 1, 2, dtype=torch.float64))):
+        cache.reset()
+        assert fill(cache, list(range(rows)), rows, 6, states).dtype == states.dtype
+        assert cache.layers[0].keys.data_ptr() != first.data_ptr()

@@ -19,21 +19,24 @@ class CanvasLayer(CacheLayerMixin):
     """
 
     is_sliding = False
+    keys: Any
+    values: Any
     planned: Any
 
-    def __init__(self) -> None:
+    def __init__(self, is_static: bool) -> None:
         super().__init__()
+        self.is_static = is_static
         # The rows that it has, one a line, and how many lines and columns.
         self.row_ids: list[int] = []
         self.num_lines = 0
         self.width = 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocates room for keys and values like these."""
+        """Makes room for keys and values like these."""
         lines = self.num_lines
-        self.keys = key_states.new_zeros(lines, key_states.shape[1], self.width, key_states.shape[3])
-        self.values = value_states.new_zeros(lines, value_states.shape[1], self.width, value_states.shape[3])
-        self._mark()
+        keys = key_states.new_zeros(lines, key_states.shape[1], self.width, key_states.shape[3])
+        values = value_states.new_zeros(lines, value_states.shape[1], self.width, value_states.shape[3])
+        self._keep(keys, values)
         self.is_initialized = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
@@ -48,19 +51,23 @@ class CanvasLayer(CacheLayerMixin):
             return
         keys = _resized(self.keys, kept_rows, num_lines, width)
         values = _resized(self.values, kept_rows, num_lines, width)
-        if keys.shape == self.keys.shape:
-            # Compiled code reads them where they are.
-            self.keys.copy_(keys)
-            self.values.copy_(values)
-        else:
-            self.keys = keys
-            self.values = values
-            self._mark()
+        self._keep(keys, values)
 
-    def _mark(self) -> None:
-        """Lets compiled code, which CUDA graphs may run, write to keys and values in place."""
-        torch._dynamo.mark_static_address(self.keys, guard=False)
-        torch._dynamo.mark_static_address(self.values, guard=False)
+    def reset(self) -> None:
+        """Forgets all rows. The next ones are kept in the same memory if there is enough of it."""
+        self.planned = None
+        self.row_ids = []
+        self.is_initialized = False
+
+    def _keep(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        if self.is_static:
+            keys = _in_place_of(self.keys, keys)
+            values = _in_place_of(self.values, values)
+            # CUDA graphs may write to them, and are recorded for one address.
+            torch._dynamo.mark_static_address(keys, guard=False)
+            torch._dynamo.mark_static_address(values, guard=False)
+        self.keys = keys
+        self.values = values
 
     def _updated(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         planned = self.planned
@@ -108,8 +115,8 @@ class CanvasCache(Cache):
 
     layers: list[CanvasLayer]
 
-    def __init__(self, num_layers: int):
-        super().__init__(layers=[CanvasLayer() for _ in range(num_layers)])
+    def __init__(self, num_layers: int, is_static: bool = False):
+        super().__init__(layers=[CanvasLayer(is_static) for _ in range(num_layers)])
 
     def select(self, planned: Pass | None) -> None:
         """Sets the rows and columns that the next forward pass computes; `None` lets go of the last ones."""
@@ -146,3 +153,13 @@ def _resized(kept: torch.Tensor, rows: torch.LongTensor | None, num_lines: int, 
     if not num_columns and not num_new:
         return kept
     return pad(kept, (0, 0, num_columns, 0, 0, 0, 0, num_new))
+
+
+def _in_place_of(kept: torch.Tensor | None, states: torch.Tensor) -> torch.Tensor:
+    """Returns `states`, copied to where others are kept if there is room for them."""
+    if kept is None or (kept.dtype, kept.device) != (states.dtype, states.device):
+        return states
+    memory = kept.untyped_storage()
+    if memory.nbytes() < states.nbytes:
+        return states
+    return kept.new_empty(0).set_(memory, 0, states.shape).copy_(states)

@@ -18,7 +18,7 @@ class CompiledPass:
     """Runs the passes of a decoder by compiled code, of few shapes: the planner's kinds, over all lines of the canvas.
 
     The decision is compiled, too, unless something on the host takes part in it: draws, processors, JSON. The first
-    pass, over the prompts, is not compiled; it allocates what compiled code cannot.
+    pass, over the prompts, is not compiled, nor is one without a cache yet: it allocates what compiled code cannot.
     """
 
     def __init__(self, decoder: Any):
@@ -36,10 +36,16 @@ class CompiledPass:
         decoder = self.decoder
         canvas = decoder.canvas
         decoder.runner.fit()
+        cache = decoder.runner.cache
+        is_compiled = self._has_run and (cache is None or cache.is_initialized)
         with torch._dynamo.config.patch(recompile_limit=_MOST_GRAPHS):
             torch.compiler.cudagraph_mark_step_begin()
-            logits = self._logits() if self._has_run else _first_scores(decoder)
-            if not self._has_run or self._decides_on_host:
+            if is_compiled:
+                logits = self._logits()
+            else:
+                logits = decoder.runner.run_all(decoder.planner.plan(_wanted(decoder)))
+
+            if not is_compiled or self._decides_on_host:
                 result = _decide(decoder, logits, max(status.num_open for status in canvas.status))
             else:
                 result = self._decide(decoder, logits, None)
@@ -77,10 +83,6 @@ def _decides_on_host(decoder: Any) -> bool:
 def _wanted(decoder: Any) -> torch.LongTensor:
     columns, _ = decoder.canvas.open_columns()
     return decoder.runner.scored(decoder.wanted(columns))
-
-
-def _first_scores(decoder: Any) -> torch.Tensor:
-    return decoder.runner.run_all(decoder.planner.plan(_wanted(decoder)))
 
 
 def _scores(decoder: Any, kind: str, is_of_pass: torch.BoolTensor | None) -> torch.Tensor:

@@ -192,6 +192,8 @@ class Decoder:
 
     def _leave(self, row_id: int) -> dict[str, Any]:
         """Has the hooks forget a row, and returns their fields of its [`DecodedRow`]."""
+        if not self.canvas:
+            self.runner.release()
         self.generators.pop(row_id, None)
         fields: dict[str, Any] = {"seconds": time.perf_counter() - self._entered.pop(row_id)}
         for hook in self.hooks:

@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import PreTrainedModel
@@ -12,6 +13,10 @@ from .cache import CanvasCache
 from .canvas import Canvas
 from .hooks.base import DecodingHook
 from .plan import Pass, Planner
+
+
+# By model, the cache of its last compiled decode: CUDA graphs are recorded for the memory that it has.
+_KEPT: WeakKeyDictionary[PreTrainedModel, CanvasCache] = WeakKeyDictionary()
 
 
 class Runner:
@@ -24,15 +29,30 @@ class Runner:
         self.hooks = hooks
         # Tells adapters that act on masks where those of a pass are.
         self.gate: Any = None
+        # While there are rows.
         self.cache: CanvasCache | None = None
-        if canvas.config.cache_implementation != "none":
-            self.cache = CanvasCache(model.config.get_text_config().num_hidden_layers)
 
     def fit(self) -> None:
         """Fits the cache to the rows of the canvas."""
         canvas = self.canvas
-        if self.cache is not None:
-            self.cache.fit(canvas.row_ids, len(canvas.sequences), canvas.width, canvas.sequences.device)
+        if canvas.config.cache_implementation == "none":
+            return
+
+        if self.cache is None and canvas.is_static:
+            # Nobody else has it until the rows have left.
+            self.cache = _KEPT.pop(self.model, None)
+        if self.cache is None:
+            num_layers = self.model.config.get_text_config().num_hidden_layers
+            self.cache = CanvasCache(num_layers, canvas.is_static)
+        self.cache.fit(canvas.row_ids, len(canvas.sequences), canvas.width, canvas.sequences.device)
+
+    def release(self) -> None:
+        """Lets go of the cache when all rows have left. The next compiled decode of the model uses its memory."""
+        cache = self.cache
+        self.cache = None
+        if cache is not None and self.canvas.is_static:
+            cache.reset()
+            _KEPT[self.model] = cache
 
     def logits(self, wanted: torch.LongTensor) -> torch.Tensor:
         """Returns the scores at some columns of each row, `(rows, columns, vocab_size)` for `(rows, columns)`."""
