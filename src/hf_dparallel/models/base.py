@@ -136,7 +136,7 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         past_key_values: Cache | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
         labels: torch.LongTensor | None = None,
-        use_cache: bool | None = None,
+        use_cache: bool | None = False,
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: int | torch.Tensor | None = None,
         head_function: Callable[[torch.Tensor, torch.LongTensor], Terms] | None = None,
