@@ -43,7 +43,7 @@ class Recording(NamedTuple):
     prompt: Callable[[dict], list[int]] = itemgetter("prompt_ids")
 
 
-def check_runs(golden_dir: Path, recording: Recording, most: int | None = None) -> None:
+def check_runs(golden_dir: Path, recording: Recording, most: int | None = None, **further) -> None:
     """Runs with equal settings are decoded in one batch, with prompts of several lengths."""
 
     @cache
@@ -62,7 +62,7 @@ def check_runs(golden_dir: Path, recording: Recording, most: int | None = None) 
         settings = dict(settings)
         model = load(settings.pop("model"), **settings.pop("loading", {}))
         draws = {"generator_for": lambda row, of=group: torch.Generator().manual_seed(of[row].get("torch_seed", 0))}
-        rows = model.generate_many(map(recording.prompt, group), **settings, **draws)
+        rows = model.generate_many(map(recording.prompt, group), **settings, **draws, **further)
         for run, row in zip(group, rows, strict=True):
             recording.check(run, row)
 
@@ -484,3 +484,18 @@ def test_equals_the_published_sampler(golden_dir, name):
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_equals_the_published_sampler_in_all_runs(golden_dir, name):
     check_runs(golden_dir, RECORDINGS[name])
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("name", "most"), [("llada", 1), ("llada, cache", 2), ("sdar", 1)])
+def test_compiled_passes_equal_the_published_sampler(golden_dir, graphs, name, most):
+    check_runs(golden_dir, RECORDINGS[name], most, batch_size=1, compile_config=graphs.config)
+    assert graphs.num_graphs >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", [name for name in RECORDINGS if name not in ("editing", "soft", "verified")])
+def test_compiled_passes_equal_the_published_sampler_in_more_runs(golden_dir, graphs, name):
+    check_runs(golden_dir, RECORDINGS[name], most=12, compile_config=graphs.config)
+    assert graphs.num_graphs >= 2
