@@ -116,6 +116,9 @@ class Arguments:
 class Bench:
     """The steps of the measurement, each of which writes a file."""
 
+    # The learning rate of adapters.
+    adapter_rate = 3e-3
+
     def __init__(self, args: Arguments):
         self.args, self.folder = args, args.output_dir
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -257,7 +260,7 @@ class Bench:
             seed=run.seed,
             max_steps=run.steps,
             per_device_train_batch_size=self.args.batch_size,
-            learning_rate=3e-3,
+            learning_rate=self.adapter_rate,
             lr_scheduler_type="cosine",
             warmup_steps=10,
             bf16=self.args.bf16,

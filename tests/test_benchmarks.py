@@ -4,6 +4,7 @@
 import copy
 import importlib
 import json
+import math
 import os
 import runpy
 import shlex
@@ -14,8 +15,12 @@ from pathlib import Path
 
 import certainty
 import pytest
+import torch
 from examples.paper import __main__ as paper
 from speed import Machine
+
+from hf_dparallel.training.objective import TokenTerms
+from hf_dparallel.training.window_collator import WindowCollator
 
 from .pages import arguments_of_ours, parse_only
 
@@ -138,6 +143,45 @@ def test_the_intervals_of_exact_decoding_are_those_of_its_outcomes():
         columns = [map(int, numbers.split()) for numbers in row["outcomes"].values()]
         outcomes = [dict(zip(row["outcomes"], values, strict=True)) for values in zip(*columns, strict=True)]
         assert exact.interval(outcomes) == pytest.approx(row["interval"])
+
+
+def naive_weights(loss, size, labels, probabilities, is_right):
+    """Computes the weights of the masks of one window."""
+    weights = []
+    for place in range(size):
+        accepted = []
+        for last in range(place, size):
+            chances = [0.9 * p + 0.1 for p in probabilities[: last + 1]]
+            accepted.append(math.prod(chances) if labels[last] != -100 else 0)
+        of_loss = {"uniform": 1, "decay-0.8": 0.8**place, "dpace-0.1": sum(accepted), "auf": all(is_right[:place])}
+        weights.append(of_loss[loss])
+    return weights
+
+
+@pytest.mark.parametrize("loss", ["uniform", "decay-0.8", "dpace-0.1", "auf"])
+def test_the_weightings_of_the_loss_are_those_of_their_papers(loss):
+    weights_of = importlib.import_module("exact_losses").weights_of
+    generator = torch.Generator().manual_seed(0)
+    rows = [{"prompt_ids": [1, 2], "completion_ids": [3] * length} for length in (9, 2, 1, 5)]
+    batch = WindowCollator(9, 8, block_length=4, max_length=16)(rows)
+    labels = batch["labels"]
+    scored = labels != -100
+    probabilities = torch.rand(labels.shape, generator=generator)
+    is_right = torch.rand(labels.shape, generator=generator) < 0.5
+    losses = -probabilities[scored].log()
+    counted = torch.stack([torch.ones_like(is_right[scored]), is_right[scored]], dim=1)
+    terms = TokenTerms(losses=torch.stack([losses, losses], dim=1), counted=counted, entropy=losses)
+
+    expected = torch.zeros(labels.shape)
+    for row in range(4):
+        for start in range(0, labels.shape[1], 3):
+            window = (row, slice(start, start + 3))
+            of_window = (labels[window].tolist(), probabilities[window].tolist(), is_right[window].tolist())
+            expected[window] = torch.tensor(naive_weights(loss, 3, *of_window), dtype=torch.float32)
+    weights = weights_of(loss, terms, batch)
+    # Those of masks that are not scored count nowhere.
+    torch.testing.assert_close(weights[scored], expected[scored])
+    assert not scored.all() and weights.shape == labels.shape
 
 
 def test_exact_decoding_counts_the_same_json_and_the_last_number_as_right():
