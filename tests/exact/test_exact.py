@@ -11,7 +11,6 @@ import torch
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from transformers import (
-    CompileConfig,
     LlamaConfig,
     LlamaForCausalLM,
     LogitsProcessor,
@@ -39,7 +38,7 @@ from hf_dparallel.training.block_collator import default_collator
 from hf_dparallel.training.config import CertaintyForcingConfig
 from hf_dparallel.training.student import prepare_student
 
-from ..helpers import left_padded, make_llada, make_nemotron, make_tokenizer, refuses
+from ..helpers import assert_same_row, left_padded, make_llada, make_nemotron, make_tokenizer, refuses
 from .helpers import (
     EOS,
     EVERYTHING,
@@ -536,13 +535,35 @@ class TestAdapter:
             make_model().merge_and_unload()
 
 
+def test_compiled_passes_give_the_same(graphs):
+    """The adapter on masks is part of the graphs."""
+    model, num_graphs = make_model(), []
+    for prompt in make_ragged(3, seed=10):
+        expected, answers = decode(model, [prompt])
+        out, same = decode(model, [prompt], compile_config=graphs.config)
+        assert same == answers and torch.equal(out.nfe, expected.nfe)
+        num_graphs.append((graphs.num_graphs, len(graphs.recordings)))
+    assert num_graphs == [(2, 2)] * 3
+
+
 @pytest.mark.slow
-def test_compiled_passes_give_the_same():
-    model, prompts = make_model(), make_ragged(3, seed=10)
-    expected, answers = decode(model, prompts, max_new_tokens=12)
-    config = CompileConfig(backend="eager", fullgraph=False, dynamic=False, mode=None)
-    out, same = decode(model, prompts, compile_config=config, max_new_tokens=12, cache_implementation="none")
-    assert same == answers and torch.equal(out.nfe, expected.nfe)
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0}, {"repetition_penalty": 1.3}])
+def test_compiled_rows_that_come_and_go_are_the_same(graphs, settings):
+    model, prompts = make_model(), [*make_ragged(7, seed=3), [2 + number % 20 for number in range(70)]]
+    settings = {"confidence_threshold": EVERYTHING, "max_new_tokens": 30} | settings
+    settings |= {"batch_size": 3, "generator_for": lambda number: torch.Generator().manual_seed(number)}
+    rows = model.generate_many(prompts, compile_config=graphs.config, **settings)
+    for row, other in zip(rows, model.generate_many(prompts, **settings), strict=True):
+        assert_same_row(row, other, row.index)
+
+
+@pytest.mark.slow
+def test_threads_that_share_a_compiled_model(graphs):
+    model, prompts = make_model(), make_ragged(6, seed=5)
+    expected = [decode(model, [prompt])[1] for prompt in prompts]
+    with ThreadPoolExecutor(3) as pool:
+        answers = pool.map(lambda prompt: decode(model, [prompt], compile_config=graphs.config)[1], prompts * 3)
+    assert list(answers) == expected * 3
 
 
 @pytest.mark.parametrize(
