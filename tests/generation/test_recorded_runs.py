@@ -486,10 +486,21 @@ def test_equals_the_published_sampler_in_all_runs(golden_dir, name):
     check_runs(golden_dir, RECORDINGS[name])
 
 
+def of_cache(name):
+    def is_compared(run):
+        return is_cached(run) and OFFICIAL_CACHES[run["function"]] == name
+
+    return RECORDINGS["llada, cache"]._replace(num_runs=60, is_compared=is_compared)
+
+
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("name", "most"), [("llada", 1), ("llada, cache", 2), ("sdar", 1)])
-def test_compiled_passes_equal_the_published_sampler(golden_dir, graphs, name, most):
-    check_runs(golden_dir, RECORDINGS[name], most, batch_size=1, compile_config=graphs.config)
+@pytest.mark.parametrize(
+    "recording",
+    [RECORDINGS["llada"], of_cache("prefix"), of_cache("dual"), RECORDINGS["sdar"]],
+    ids=["none", "prefix", "dual", "block"],
+)
+def test_compiled_passes_equal_the_published_sampler(golden_dir, graphs, recording):
+    check_runs(golden_dir, recording, most=1, compile_config=graphs.config)
     assert graphs.num_graphs >= 2
 
 
@@ -497,5 +508,5 @@ def test_compiled_passes_equal_the_published_sampler(golden_dir, graphs, name, m
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", [name for name in RECORDINGS if name not in ("editing", "soft", "verified")])
 def test_compiled_passes_equal_the_published_sampler_in_more_runs(golden_dir, graphs, name):
-    check_runs(golden_dir, RECORDINGS[name], most=12, compile_config=graphs.config)
+    check_runs(golden_dir, RECORDINGS[name], most=12, batch_size=1, compile_config=graphs.config)
     assert graphs.num_graphs >= 2
