@@ -1,15 +1,21 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Everything there is to measure on a GPU, in stages, for as long as there is one.
 
-    python benchmarks/gpu.py --output_dir gpu_results --seconds 500          # the stages that are missing there
-    python benchmarks/gpu.py --output_dir gpu_results --quick                # the first shape alone, in three minutes
-    python benchmarks/gpu.py --output_dir gpu_results --stages 'decode-*'    # some of them
+    export PYTHONPATH=src
+    python benchmarks/gpu.py --output_dir gpu_results --seconds 560          # the stages that are missing there
+    python benchmarks/gpu.py --output_dir gpu_results --stages 'exact-*'     # some of them
     python benchmarks/gpu.py --output_dir gpu_results --table > gpu.md       # tables of what is there
+    python -m pytest -o addopts= -m gpu tests/device/test_gpu.py             # the tests that need a GPU
 
 Needs torch, transformers and peft. Each row is written as soon as it is measured, errors included, and the next run
-goes on from there. To measure a stage again, delete its file.
+goes on from there, with the kernels that are compiled already. A row that would not end in the time left is not begun,
+and one that was begun twice and never ended is left out. To measure a stage again, delete its file.
 
-The weights are random, and the models decode on a fixed schedule in as many passes as the paper took on GSM8K.
+Three runs of ten minutes measure most: the stages come in the order of what they tell. An eager row of 8B takes some
+10 s, a compiled one 90 to 150 s, loading a model 15 s.
+
+The weights are random. Diffusion models decode on a fixed schedule, in as many passes as the paper took on GSM8K.
+Exact decoding accepts drafts on a fixed schedule (`REJECTED_EVERY` in speed.py): 4 tokens a pass.
 """
 
 import fnmatch
@@ -24,13 +30,21 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-import train
-from speed import SHAPES, measure_decoding, measure_machine, random_model, random_prompts, timed
+from peft import LoraConfig
+from speed import (
+    SHAPES,
+    Machine,
+    measure_decoding,
+    measure_exact,
+    measure_machine,
+    random_model,
+    random_prompts,
+    timed,
+)
 from transformers import AutoModelForCausalLM, HfArgumentParser, LlamaConfig, PreTrainedModel
 
 from hf_dparallel.environment import describe_environment, device_name
@@ -40,23 +54,12 @@ from hf_dparallel.reports import markdown_table, write_json
 # Passes for 256 tokens: dParallel's on GSM8K (tables 1 and 2 of https://arxiv.org/abs/2509.26488).
 PASSES = {"llada-8b": 30, "dream-7b": 39}
 BLOCK_LENGTH = 32
-CACHES = {"llada": ("none", "prefix", "dual"), "Dream": ("none", "prefix", "dual"), "sdar": ("none", "block")}
-# By title, the figure and its form.
-DECODING_COLUMNS = {
-    "Passes": ("passes", "d"),
-    "ms/pass": ("ms_per_pass", ".2f"),
-    "Tokens/s": ("tokens_per_s", ".0f"),
-    "Part of floor": ("part_of_floor", ".0%"),
-    "Launches/pass": ("launches", ".0f"),
-    "Waits/pass": ("waits", ".1f"),
-    "Busy": ("busy", ".0%"),
-    "Memory, MB": ("peak_memory_mb", ".0f"),
-}
-TRAINING_COLUMNS = {
-    "Seconds": ("seconds", ".2f"),
-    "Weights, MB": ("weights_mb", ".0f"),
-    "Tensors, MB": ("tensors_mb", ".0f"),
-}
+CACHES = {"llada": ("none", "prefix", "dual"), "Dream": ("none", "prefix", "dual"), "sdar": ("block", "none")}
+RANK = 32
+# For the time that a row takes: of a pass that waits for the host, of a token of 8B, and of compiling.
+_PASS_SECONDS = 0.05
+_TOKEN_SECONDS = 6e-5
+_COMPILE_SECONDS = 120.0
 
 # Settings of a measurement, and the function that measures.
 Measurements = Iterator[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]
@@ -70,78 +73,149 @@ class KitArguments:
     stages: str = field(default="*", metadata={"help": "Pattern of the stages to run."})
     table: bool = field(default=False, metadata={"help": "Print tables of what is there, and measure nothing."})
     shapes: list[str] = field(
-        default_factory=lambda: ["llada-8b", "dream-7b", "sdar-8b"], metadata={"help": "Model shapes."}
+        default_factory=lambda: ["llada-8b", "sdar-8b", "dream-7b"], metadata={"help": "Shapes of diffusion models."}
     )
-    batch_sizes: list[int] = field(default_factory=lambda: [1, 8, 32], metadata={"help": "Prompts decoded together."})
-    prompt_lengths: list[int] = field(default_factory=lambda: [64, 2048], metadata={"help": "Tokens of a prompt."})
+    llama: str = field(default="llama-8b", metadata={"help": "Shape of the Llama, for exact decoding and beside it."})
+    batch_sizes: list[int] = field(default_factory=lambda: [1, 4, 16], metadata={"help": "Prompts decoded together."})
+    prompt_lengths: list[int] = field(
+        default_factory=lambda: [512, 64, 2048], metadata={"help": "Tokens of a prompt."}
+    )
     max_new_tokens: int = field(default=256, metadata={"help": "Tokens of an answer."})
     repeats: int = field(default=3, metadata={"help": "Calls that are timed; their median counts."})
-    seconds: float = field(default=math.inf, metadata={"help": "Start nothing after so many."})
-    quick: bool = field(
-        default=False, metadata={"help": "The first shape, batch size and prompt length, timed once, in 150 seconds."}
-    )
+    seconds: float = field(default=math.inf, metadata={"help": "Start nothing that would take longer."})
     device: str = field(default="cuda", metadata={"help": "cuda, or cpu to try it."})
     dtype: str = field(default="bfloat16", metadata={"help": "Of the weights."})
-
-    def __post_init__(self):
-        if self.quick:
-            self.shapes, self.batch_sizes, self.prompt_lengths = (
-                values[:1] for values in (self.shapes, self.batch_sizes, self.prompt_lengths)
-            )
-            self.repeats, self.seconds = 1, min(self.seconds, 150.0)
 
     def passes(self, shape: str) -> int:
         """Returns the forward passes for an answer, in proportion to its length."""
         return PASSES.get(shape, PASSES["llada-8b"]) * self.max_new_tokens // 256
 
+    def sizes(self) -> list[tuple[int, int]]:
+        """Returns prompt lengths and batch sizes: the first of both, then the others of each."""
+        prompt_length = self.prompt_lengths[0]
+        batch_size = self.batch_sizes[0]
+        others = [(length, batch_size) for length in self.prompt_lengths[1:]]
+        return [(prompt_length, batch_size), *others, *((prompt_length, size) for size in self.batch_sizes[1:])]
+
+    def estimate(self, of: Mapping[str, Any]) -> float:
+        """Returns how many seconds a row takes, about: an 8B model on an H100."""
+        if "prompt_length" not in of:
+            return 0.0
+        tokens = of["batch_size"] * (of["prompt_length"] + self.max_new_tokens)
+        passes = self.passes(of["shape"])
+        call = passes * (_PASS_SECONDS + tokens * _TOKEN_SECONDS)
+        return (self.repeats + 2) * call + (_COMPILE_SECONDS if of.get("compiled", True) else 0.0)
+
 
 def stages(arguments: KitArguments) -> dict[str, Callable[[], Measurements]]:
     """Returns the stages by name, the most wanted first."""
-    kinds = {
-        "decode": decoding,
-        "autoregressive": llama_decoding,
-        "train": training,
-        "compiled": functools.partial(decoding, compiled=True),
-    }
-    found = {
-        f"{kind}-{shape}": functools.partial(measure, arguments, shape)
-        for kind, measure in kinds.items()
-        for shape in arguments.shapes
-    }
+    first, *others = arguments.sizes()
+    shapes = arguments.shapes
+    found = {f"decode-{shapes[0]}": functools.partial(decoding, arguments, shapes[0], [first])}
+    found[f"llama-{arguments.llama}"] = functools.partial(llama_decoding, arguments, [first])
+    found[f"exact-{arguments.llama}"] = functools.partial(exact_decoding, arguments, [first])
+    found |= {f"decode-{shape}": functools.partial(decoding, arguments, shape, [first]) for shape in shapes[1:]}
+    found[f"adapter-{shapes[0]}"] = functools.partial(adapted_decoding, arguments, shapes[0], first)
+    if others:
+        found |= {f"sizes-{shape}": functools.partial(decoding, arguments, shape, others) for shape in shapes}
+        found[f"sizes-llama-{arguments.llama}"] = functools.partial(llama_decoding, arguments, others)
+        found[f"sizes-exact-{arguments.llama}"] = functools.partial(exact_decoding, arguments, others)
+    found[f"train-{shapes[0]}"] = functools.partial(training, arguments, shapes[0])
     return {name: stage for name, stage in found.items() if fnmatch.fnmatch(name, arguments.stages)}
 
 
-def decoding(arguments: KitArguments, shape: str, compiled: bool = False) -> Measurements:
-    """Times decoding beside the least time that reading the weights and multiplying with them takes."""
+def random_student(arguments: KitArguments, shape: str) -> tuple[PreTrainedModel, Machine]:
+    """Makes a model, and measures what the machine can do."""
     dtype = getattr(torch, arguments.dtype)
-    model, machine = random_model(shape, dtype, arguments.device), measure_machine(dtype, arguments.device)
+    return random_model(shape, dtype, arguments.device), machine_of(dtype, arguments.device)
 
-    def run(prompt_length: int, batch_size: int, cache: str) -> dict[str, Any]:
-        figures = measure_decoding(
+
+@functools.cache
+def machine_of(dtype: torch.dtype, device: str) -> Machine:
+    """Measures the machine once."""
+    return measure_machine(dtype, device)
+
+
+def decode(
+    arguments: KitArguments, model: PreTrainedModel, machine: Machine, cache: str, of: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Times decoding beside the least time that reading the weights and multiplying with them takes."""
+    figures = measure_decoding(
+        model,
+        machine,
+        batch_size=of["batch_size"],
+        prompt_length=of["prompt_length"],
+        max_new_tokens=arguments.max_new_tokens,
+        block_length=BLOCK_LENGTH,
+        passes=arguments.passes(of["shape"]),
+        cache=None if cache == "none" else cache,
+        repeats=arguments.repeats,
+        compiled=of["compiled"],
+        profiled=True,
+    )
+    return figures | vars(machine)
+
+
+def decoding(arguments: KitArguments, shape: str, sizes: list[tuple[int, int]]) -> Measurements:
+    """Times decoding with each cache, as it is and compiled."""
+    model, machine = random_student(arguments, shape)
+    caches = CACHES[SHAPES[shape].model_type]
+    for prompt_length, batch_size in sizes:
+        for compiled in (False, True):
+            for cache in caches:
+                of = {"shape": shape, "prompt_length": prompt_length, "batch_size": batch_size, "cache": cache}
+                of |= {"adapter": "none", "compiled": compiled}
+                yield of, functools.partial(decode, arguments, model, machine, cache, of)
+
+
+def adapted_decoding(arguments: KitArguments, shape: str, size: tuple[int, int]) -> Measurements:
+    """Times decoding with a LoRA on all linear layers, beside its base and merged into it."""
+    model, machine = random_student(arguments, shape)
+    model.add_adapter(LoraConfig(r=RANK, target_modules=model.target_modules))
+    model.eval()
+
+    def run(of: Mapping[str, Any]) -> dict[str, Any]:
+        # Half precision is not taken apart again, so merged rows come last.
+        if of["adapter"] == "merged":
+            model.merge_adapter()
+        return decode(arguments, model, machine, "none", of)
+
+    for adapter in ("unmerged", "merged"):
+        for compiled in (False, True):
+            of = {"shape": shape, "prompt_length": size[0], "batch_size": size[1], "cache": "none"}
+            of |= {"adapter": adapter, "compiled": compiled}
+            yield of, functools.partial(run, of)
+
+
+def exact_decoding(arguments: KitArguments, sizes: list[tuple[int, int]]) -> Measurements:
+    """Times exact decoding with an adapter on masks."""
+    model, machine = random_student(arguments, arguments.llama)
+    model.add_adapter(model.prepare_adapter(LoraConfig(r=RANK, target_modules=model.target_modules)))
+    model.eval()
+
+    def run(of: Mapping[str, Any]) -> dict[str, Any]:
+        figures = measure_exact(
             model,
             machine,
-            batch_size=batch_size,
-            prompt_length=prompt_length,
+            batch_size=of["batch_size"],
+            prompt_length=of["prompt_length"],
             max_new_tokens=arguments.max_new_tokens,
-            block_length=BLOCK_LENGTH,
-            passes=arguments.passes(shape),
-            cache=None if cache == "none" else cache,
             repeats=arguments.repeats,
-            compiled=compiled,
+            compiled=of["compiled"],
             profiled=True,
         )
         return figures | vars(machine)
 
-    caches = ("none",) if compiled else CACHES[SHAPES[shape].model_type]
-    every = product(arguments.prompt_lengths, arguments.batch_sizes, caches)
-    for prompt_length, batch_size, cache in every:
-        of = {"prompt_length": prompt_length, "batch_size": batch_size, "cache": cache}
-        yield {"shape": shape, "compiled": compiled} | of, functools.partial(run, **of)
+    for prompt_length, batch_size in sizes:
+        for compiled in (False, True):
+            of = {"shape": arguments.llama, "prompt_length": prompt_length, "batch_size": batch_size}
+            of |= {"cache": "exact", "adapter": "on masks", "compiled": compiled}
+            yield of, functools.partial(run, of)
 
 
-def llama_decoding(arguments: KitArguments, shape: str) -> Measurements:
-    """Times a Llama of the shape, which transformers compiles, with a static cache."""
-    llama = random_llama(shape, getattr(torch, arguments.dtype), arguments.device)
+def llama_decoding(arguments: KitArguments, sizes: list[tuple[int, int]]) -> Measurements:
+    """Times a Llama of transformers, which compiles it, with a static cache."""
+    llama = random_llama(arguments.llama, getattr(torch, arguments.dtype), arguments.device)
 
     def run(prompt_length: int, batch_size: int) -> dict[str, Any]:
         # Kernels compiled for other shapes would make later ones compile for any shape.
@@ -150,13 +224,16 @@ def llama_decoding(arguments: KitArguments, shape: str) -> Measurements:
         mask = torch.ones_like(prompts)
         settings = {"max_new_tokens": arguments.max_new_tokens, "do_sample": False, "cache_implementation": "static"}
         decode = functools.partial(llama.generate, prompts, attention_mask=mask, **settings)
-        decode()  # compiles
+        # The first call compiles, and the second one records.
+        decode()
+        decode()
         seconds = statistics.median(timed(decode, arguments.device) for _ in range(arguments.repeats))
-        return {"ms_per_token": 1000 * seconds / arguments.max_new_tokens}
+        tokens = batch_size * arguments.max_new_tokens
+        return {"llama_ms_per_token": 1000 * seconds / arguments.max_new_tokens, "tokens_per_s": tokens / seconds}
 
-    for prompt_length, batch_size in product(arguments.prompt_lengths, arguments.batch_sizes):
+    for prompt_length, batch_size in sizes:
         of = {"prompt_length": prompt_length, "batch_size": batch_size}
-        yield {"shape": shape} | of, functools.partial(run, **of)
+        yield {"shape": arguments.llama} | of, functools.partial(run, **of)
 
 
 def random_llama(shape_name: str, dtype: torch.dtype, device: str) -> PreTrainedModel:
@@ -171,41 +248,91 @@ def random_llama(shape_name: str, dtype: torch.dtype, device: str) -> PreTrained
 
 def training(arguments: KitArguments, shape: str) -> Measurements:
     """Times loss and backward pass with LoRA, on two sequences of the paper's length."""
+    import train
+
     settings = train.TrainingSpeedArguments(
         shape=shape,
         dtype=arguments.dtype,
         device=arguments.device,
         repeats=arguments.repeats,
-        max_length=arguments.prompt_lengths[0] + arguments.max_new_tokens,
-        prompt_length=arguments.prompt_lengths[0],
+        max_length=64 + arguments.max_new_tokens,
+        prompt_length=64,
     )
     with tempfile.TemporaryDirectory() as folder:
         for of, run in train.measurements(settings, folder):
             yield {"shape": shape, **of}, run
 
 
-def run_stage(name: str, measurements: Callable[[], Measurements], folder: Path, end: float) -> None:
+def run_stage(name: str, measurements: Callable[[], Measurements], arguments: KitArguments, end: float) -> None:
     """Writes the rows of a stage, each as soon as it is measured, after those that an earlier run left behind."""
-    path = folder / f"{name}.json"
-    device = device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    result = {"stage": name, "rows": [], "device": device, "environment": describe_environment(), "is_complete": False}
-    if path.exists():
-        result = json.loads(path.read_text())
-    if result["is_complete"]:
+    path = Path(arguments.output_dir, f"{name}.json")
+    result = read(path) or {"stage": name, "rows": [], "begun": [], "is_complete": False}
+    device = device_name(torch.device(arguments.device))
+    if result["is_complete"] == device:
         return
+
+    result["environment"] = describe_environment()
+    is_complete = True
     for of, run in measurements():
+        of = of | {"device": device}
         if any(of.items() <= row.items() for row in result["rows"]):
             continue
-        if time.monotonic() >= end:
-            return
-        try:
-            row = of | run()
-        except Exception as error:  # noqa: BLE001
-            traceback.print_exc()
-            row = of | {"error": f"{type(error).__name__}: {error}"}
+        if time.monotonic() + arguments.estimate(of) >= end:
+            is_complete = False
+            continue
+
+        if result["begun"].count(of) >= 2:
+            row = of | {"error": "begun twice and never ended"}
+        else:
+            result["begun"].append(of)
+            write(result, path)
+            row = of | measured(run)
         result["rows"].append(row)
         write(result, path)
-    write(result | {"is_complete": True}, path)
+        check_device(arguments.device)
+    if is_complete:
+        write(result | {"is_complete": device}, path)
+
+
+def measured(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Returns the figures of a row and how long they took, or the error."""
+    start = time.monotonic()
+    try:
+        figures = run()
+    except Exception as error:  # noqa: BLE001
+        traceback.print_exc()
+        figures = {"error": f"{type(error).__name__}: {error}"}
+    figures["took_s"] = time.monotonic() - start
+    clear()
+    return figures
+
+
+def clear() -> None:
+    """Gives back what the last measurement has left: memory, compiled code, recorded graphs."""
+    torch.compiler.reset()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def check_device(device: str) -> None:
+    """Ends the program if the last error has broken the device, for this process: each further row would fail."""
+    if device == "cuda":
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            raise SystemExit(f"The device has failed: {error}. Run this again to go on.") from error
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Returns what an earlier run has left, if it can be read."""
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text())
+    except ValueError:
+        print(f"{path} cannot be read. It is kept as {path.name}.broken.", flush=True)
+        path.replace(path.with_name(f"{path.name}.broken"))
+        return None
 
 
 def write(result: dict[str, Any], path: Path) -> None:
@@ -214,48 +341,104 @@ def write(result: dict[str, Any], path: Path) -> None:
     path.with_suffix(".new").replace(path)
 
 
-def key_of(row: Mapping[str, Any]) -> tuple[str, int, int]:
-    """Returns the settings that rows of both kinds of models share."""
-    return row["shape"], row["prompt_length"], row["batch_size"]
+# Tables
 
 
 def tables(folder: Path) -> str:
     """Writes a folder's figures as Markdown, and what could not be measured."""
-    results = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    if not results:
+    results = [result for path in sorted(folder.glob("*.json")) if (result := read(path))]
+    rows = [row for result in results for row in result["rows"]]
+    if not rows:
         raise SystemExit(f"There are no results in {folder}.")
-    rows = [{"stage": result["stage"], **row} for result in results for row in result["rows"]]
-    measured = [row for row in rows if "error" not in row]
-    of_llama = {key_of(row): row["ms_per_token"] for row in measured if "ms_per_token" in row}
-    decoded = [row for row in measured if "part_of_floor" in row]
-    trained = [row for row in measured if "tensors_mb" in row]
-    environment = results[0]["environment"]
-    parts = [f"{results[0]['device']}, torch {environment['torch']}, transformers {environment['transformers']}"]
-    if decoded:
-        machine = decoded[0]
-        parts[0] += f": reads {machine['bandwidth'] / 1e9:.0f} GB/s, computes {machine['flops'] / 1e12:.0f} TFLOP/s"
-        for row in decoded:
-            row["pays_from"] = row["ms_per_pass"] / of_llama.get(key_of(row), float("nan"))
-        columns = DECODING_COLUMNS | {"Faster than a Llama from, tokens/pass": ("pays_from", ".1f")}
-        parts.append(table(decoded, ["shape", "cache", "compiled", "prompt_length", "batch_size"], columns))
-    if of_llama:
-        llamas = [row for row in measured if "ms_per_token" in row]
-        parts.append(
-            table(llamas, ["shape", "prompt_length", "batch_size"], {"Llama, ms/token": ("ms_per_token", ".2f")})
-        )
-    if trained:
-        parts.append(table(trained, ["shape", "activation_checkpointing"], TRAINING_COLUMNS))
-    parts += [f"Not measured: {row}" for row in rows if "error" in row]
+
+    versions = results[0]["environment"]
+    parts = [f"torch {versions['torch']}, transformers {versions['transformers']}, peft {versions['peft']}"]
+    for device in sorted({row["device"] for row in rows}):
+        parts += tables_of_device(device, [row for row in rows if row["device"] == device and "error" not in row])
+    parts += [f"Not measured: {row}" for row in rows if "error" in row or "profile_error" in row]
     return "\n\n".join(parts)
 
 
-def table(rows: list[dict[str, Any]], settings: list[str], columns: Mapping[str, tuple[str, str]]) -> str:
-    """Tabulates settings and figures of rows."""
-    lines = [
-        [*(row[name] for name in settings), *(format(row[name], form) for name, form in columns.values())]
-        for row in rows
-    ]
-    return markdown_table([*settings, *columns], lines, num_text_columns=2)
+def tables_of_device(device: str, rows: list[dict[str, Any]]) -> list[str]:
+    """Returns what was measured on one device: decoding, exact decoding, the Llama, training."""
+    decoded = [row for row in rows if "part_of_floor" in row]
+    parts = [f"**{device}**"]
+    if decoded:
+        machine = decoded[0]
+        parts[0] += f": reads {machine['bandwidth'] / 1e9:.0f} GB/s, computes {machine['flops'] / 1e12:.0f} TFLOP/s"
+        parts.append(table_of_passes(decoded))
+
+    llamas = {key_of(row): row for row in rows if "llama_ms_per_token" in row}
+    if llamas:
+        lines = [
+            [*key, f"{row['llama_ms_per_token']:.2f}", f"{row['tokens_per_s']:.0f}"] for key, row in llamas.items()
+        ]
+        parts.append(markdown_table(["llama", "prompt", "batch", "ms/token", "tokens/s"], lines, num_text_columns=1))
+
+    lines = []
+    for row in decoded:
+        llama = llamas.get(key_of(row))
+        if row["cache"] == "exact" and llama:
+            times = row["tokens_per_s"] / llama["tokens_per_s"]
+            part = times / row["tokens_per_pass"]
+            of_row = [row["compiled"], *key_of(row), row["tokens_per_pass"], row["tokens_per_s"], times, part]
+            lines.append([value if isinstance(value, str | int) else f"{value:.2f}" for value in of_row])
+    if lines:
+        titles = ["compiled", "exact", "prompt", "batch", "tokens/pass", "tokens/s", "times Llama", "of tokens/pass"]
+        parts.append(markdown_table(titles, lines, num_text_columns=2))
+
+    lines = []
+    for row in rows:
+        if "tensors_mb" in row:
+            figures = (f"{row['seconds']:.2f}", f"{row['weights_mb']:.0f}", f"{row['tensors_mb']:.0f}")
+            lines.append([row["shape"], row["activation_checkpointing"], *figures])
+    if lines:
+        titles = ["trained", "checkpointing", "seconds", "weights, MB", "tensors, MB"]
+        parts.append(markdown_table(titles, lines, num_text_columns=2))
+    return parts
+
+
+def key_of(row: Mapping[str, Any]) -> tuple[str, int, int]:
+    """Returns the settings that rows of a Llama and of exact decoding share."""
+    return row["shape"], row["prompt_length"], row["batch_size"]
+
+
+def table_of_passes(rows: list[dict[str, Any]]) -> str:
+    """Tabulates decoding, a line for each cache: as it is and compiled, against the floor and against no cache."""
+    titles = ["shape", "cache", "adapter", "prompt", "batch", "passes", "floor, ms"]
+    for way in ("eager", "compiled"):
+        titles += [f"{way}, ms/pass", "/ floor", "/ no cache", "launches", "waits", "busy", "MB"]
+    titles += ["first call, s", "reserved, MB"]
+
+    by_line: dict[tuple, dict[bool, dict[str, Any]]] = {}
+    for row in rows:
+        line = (row["shape"], row["cache"], row["adapter"], row["prompt_length"], row["batch_size"])
+        by_line.setdefault(line, {})[row["compiled"]] = row
+
+    lines = []
+    for (shape, cache, adapter, *size), ways in by_line.items():
+        either = next(iter(ways.values()))
+        cells = [shape, cache, adapter, *size, either["passes"], f"{either['floor_ms_per_pass']:.2f}"]
+        for is_compiled in (False, True):
+            uncached = by_line.get((shape, "none", adapter, *size), {}).get(is_compiled)
+            cells += _cells(ways.get(is_compiled), uncached)
+        compiled = ways.get(True)
+        lines.append(
+            [*cells, *(f"{compiled[name]:.0f}" if compiled else "" for name in ("first_call_s", "reserved_mb"))]
+        )
+    return markdown_table(titles, lines, num_text_columns=3)
+
+
+def _cells(row: dict[str, Any] | None, uncached: dict[str, Any] | None) -> list[str]:
+    if row is None:
+        return [""] * 7
+    against = f"{uncached['tokens_per_s'] / row['tokens_per_s']:.2f}" if uncached else ""
+    memory = "" if row["peak_memory_mb"] is None else f"{row['peak_memory_mb']:.0f}"
+    times = [f"{row['ms_per_pass']:.2f}", f"{1 / row['part_of_floor']:.2f}", against]
+    counts = ["", "", ""]
+    if "profile_error" not in row:
+        counts = [f"{row['launches']:.0f}", f"{row['waits']:.1f}", f"{row['busy']:.0%}"]
+    return [*times, *counts, memory]
 
 
 def main() -> None:
@@ -265,19 +448,17 @@ def main() -> None:
     if arguments.table:
         print(tables(folder))
         return
+
     end = time.monotonic() + arguments.seconds
-    # The next run finds the compiled kernels, too.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str((folder / "compiled").resolve()))
+    # The next run finds the compiled kernels, too. Imports may have set another folder.
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str((folder / "compiled").resolve())
     for name, measurements in stages(arguments).items():
         if time.monotonic() >= end:
             break
         print(f"== {name}", flush=True)
-        # The model and the compiled code of the last stage must not weigh on this one.
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.compiler.reset()
+        clear()
         try:
-            run_stage(name, measurements, folder, end)
+            run_stage(name, measurements, arguments, end)
         except Exception:  # noqa: BLE001
             # A model that cannot be made must not cost the other stages the device; its stage stays incomplete.
             traceback.print_exc()

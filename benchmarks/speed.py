@@ -2,7 +2,7 @@
 """Measures of speed for the other scripts: models of any shape with random weights, times, memory, the least time.
 
 Random weights are certain of nothing, so the tokens to commit are counted out: as many passes as asked for, spread
-over the blocks, whatever the model predicts.
+over the blocks, whatever the model predicts. So are the drafts that exact decoding accepts.
 """
 
 import contextlib
@@ -14,20 +14,45 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from transformers import AutoModelForMaskedLM, CompileConfig, PreTrainedConfig, PreTrainedModel
 
+from hf_dparallel.exact.decoder import SpeculativeDecoder
 from hf_dparallel.generation.configuration import DiffusionGenerationConfig, resolve
+from hf_dparallel.models.a2d.modeling_a2d import A2DLlamaForMaskedDiffusion
 from hf_dparallel.models.dream.configuration_dream import DreamConfig
 from hf_dparallel.models.llada.configuration_llada import LLaDAConfig
 from hf_dparallel.models.sdar.configuration_sdar import SDARConfig
 
 
-SHAPES: dict[str, LLaDAConfig | DreamConfig | SDARConfig] = {
+# Of exact decoding: a Llama with masks after its row.
+_EXACT: dict[str, Any] = {
+    "block_length": 16,
+    "causal_past": True,
+    "shift_logits": True,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+_Llama: Any = A2DLlamaForMaskedDiffusion.config_class
+
+SHAPES: dict[str, PreTrainedConfig] = {
     "llada-8b": LLaDAConfig(),
     "dream-7b": DreamConfig(),
     "sdar-8b": SDARConfig(),
+    "llama-8b": _Llama(
+        vocab_size=128256,
+        hidden_size=4096,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        intermediate_size=14336,
+        max_position_embeddings=8192,
+        mask_token_id=128256,
+        **_EXACT,
+    ),
     "small": LLaDAConfig(d_model=512, n_layers=8, n_heads=8, mlp_hidden_size=1536),
     "small-dream": DreamConfig(
         hidden_size=512, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=2, intermediate_size=1536
@@ -68,7 +93,23 @@ SHAPES: dict[str, LLaDAConfig | DreamConfig | SDARConfig] = {
         pad_token_id=481,
         bos_token_id=481,
     ),
+    "tiny-llama": _Llama(
+        vocab_size=512,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=128,
+        max_position_embeddings=4096,
+        mask_token_id=512,
+        **_EXACT,
+    ),
 }
+# Exact decoding rejects the draft of one token in so many of an answer, and the pass after that verifies none: with
+# long drafts that are 8 tokens in two passes, as adapters of docs/exact.md reach.
+REJECTED_EVERY = 8
+# Times of one measurement: no further call after so many seconds.
+_LONGEST = 20.0
 # Wide enough for entropies between 0 and several nats.
 _HEAD_LOGIT_STD = 6.0
 
@@ -91,8 +132,9 @@ def random_model(
                 is_head = name.startswith("lm_head")
                 std = _HEAD_LOGIT_STD / config.hidden_size**0.5 if is_head else config.initializer_range
                 parameter.normal_(std=std, generator=generator)
-        # The mask token scores 0 everywhere: the published samplers never end where it is the likeliest.
-        model.lm_head.weight[config.mask_token_id] = 0
+        # The mask token scores 0 everywhere: the published samplers never end where it is the likeliest. That of exact
+        # decoding is none of the vocabulary.
+        model.lm_head.weight[config.mask_token_id : config.mask_token_id + 1] = 0
         # The rotary embedding's buffers are not parameters, and were made on the meta device.
         with torch.device(device):
             model.model.rotary_emb = type(model.model.rotary_emb)(config)
@@ -160,42 +202,118 @@ def measure_decoding(
     """
     config = fixed_recipe(model, max_new_tokens, block_length, cache).updated(denoising_steps=passes)
     prompts = random_prompts(model, batch_size, prompt_length)
-    device = model.device.type
-
-    def decode() -> None:
-        model.generate(prompts, config)
-
-    # This also warms up.
-    with computed_widths(model) as computed:
-        memory = measure_peak_memory(decode, device)
-    # Some more where a block-causal model shares a block between prompt and answer.
-    passes = len(computed)
-    if compiled:
-        config = config.updated(compile_config=CompileConfig())
-        # Each measurement has its own shapes, and torch compiles only so many.
-        torch.compiler.reset()
-        memory = measure_peak_memory(decode, device)
-        # CUDA graphs are recorded the second time that a shape is met.
-        decode()
-    times = [timed(decode, device) for _ in range(repeats)]
-    seconds = statistics.median(times)
     # On average half of a block is still masked.
     num_scored = batch_size * (block_length + 1) // 2
     # The block cache grows.
     num_keys = batch_size * (prompt_length + max_new_tokens // (2 if cache == "block" else 1))
-    floor = sum(floor_seconds(model, machine, batch_size * tokens, num_scored, num_keys) for tokens in computed)
-    return (_profile(decode, passes, seconds) if profiled else {}) | {
+    figures = _measure(model, machine, config, prompts, num_scored, num_keys, repeats, compiled, profiled)
+    return {"batch_size": batch_size, "cache": cache or "none"} | figures
+
+
+def measure_exact(
+    model: PreTrainedModel,
+    machine: Machine,
+    *,
+    batch_size: int,
+    prompt_length: int,
+    max_new_tokens: int,
+    repeats: int,
+    compiled: bool = False,
+    profiled: bool = False,
+) -> dict[str, Any]:
+    """Decodes random prompts exactly, by a [`CountedDecoder`], and returns a row of the table."""
+    recipe = DiffusionGenerationConfig(max_new_tokens=max_new_tokens, confidence_threshold=1e-9, stop_at_eos=False)
+    prompts = random_prompts(model, batch_size, prompt_length)
+    # Scores are those of drafts and masks, up to a block of them.
+    num_scored = batch_size * model.config.block_length
+    num_keys = batch_size * (prompt_length + max_new_tokens // 2)
+    with mock.patch("hf_dparallel.exact.causal_past.SpeculativeDecoder", CountedDecoder):
+        config = resolve(model, recipe)
+        figures = _measure(model, machine, config, prompts, num_scored, num_keys, repeats, compiled, profiled)
+    return {
         "batch_size": batch_size,
-        "cache": cache or "none",
+        "compiled": compiled,
+        "tokens_per_pass": max_new_tokens / figures["passes"],
+    } | figures
+
+
+class CountedDecoder(SpeculativeDecoder):
+    """Accepts the drafts of an answer but each one that is `REJECTED_EVERY` after another."""
+
+    def _predict_causal(self, columns: torch.LongTensor, *args: Any) -> Any:
+        prediction = super()._predict_causal(columns, *args)
+        drafts = self.canvas.drafts.value.gather(1, columns)
+        number = self.canvas.block.gather(1, columns)
+        is_rejected = number % REJECTED_EVERY == REJECTED_EVERY - 1
+        counted = torch.where(is_rejected, (drafts + 1) % self.model.config.vocab_size, drafts)
+        prediction.tokens = torch.where(drafts == self.config.mask_token_id, prediction.tokens, counted)
+        return prediction
+
+
+def _measure(
+    model: PreTrainedModel,
+    machine: Machine,
+    config: DiffusionGenerationConfig,
+    prompts: torch.LongTensor,
+    num_scored: int,
+    num_keys: int,
+    repeats: int,
+    compiled: bool,
+    profiled: bool,
+) -> dict[str, Any]:
+    """Times calls of `generate`, after some that warm up, compile and record."""
+    device = model.device.type
+    batch_size = len(prompts)
+    nfe: list[int] = []
+
+    def decode() -> None:
+        out = model.generate(prompts, config, return_dict_in_generate=True)
+        nfe.append(int(out.nfe.max()))
+
+    # Each measurement has its own shapes, and torch compiles only so many.
+    torch.compiler.reset()
+    # This also warms up.
+    with computed_widths(model) as computed:
+        memory = measure_peak_memory(decode, device)
+    first_seconds = None
+    torch.cuda.empty_cache()
+    reserved = torch.cuda.memory_reserved()
+    if compiled:
+        config = config.updated(compile_config=CompileConfig())
+        start = time.perf_counter()
+        memory = measure_peak_memory(decode, device)
+        first_seconds = time.perf_counter() - start
+        # CUDA graphs are recorded the second time that a shape is met.
+        decode()
+
+    times: list[float] = []
+    while len(times) < repeats and sum(times) < _LONGEST:
+        times.append(timed(decode, device))
+    seconds = statistics.median(times)
+    # Some more than asked for where a block-causal model shares a block between prompt and answer.
+    passes = nfe[-1]
+    floors = [floor_seconds(model, machine, batch_size * tokens, num_scored, num_keys) for tokens in computed]
+    floor = statistics.mean(floors)
+    row = {
         "compiled": compiled,
         "passes": passes,
         "seconds": times,
         "ms_per_pass": 1000 * seconds / passes,
-        "tokens_per_s": batch_size * max_new_tokens / seconds,
-        "floor_ms_per_pass": 1000 * floor / passes,
-        "part_of_floor": floor / seconds,
+        "tokens_per_s": batch_size * config.max_new_tokens / seconds,
+        "floor_ms_per_pass": 1000 * floor,
+        "part_of_floor": floor * passes / seconds,
         "peak_memory_mb": memory,
+        "first_call_s": first_seconds,
+        # CUDA graphs keep memory in which nothing is allocated.
+        "reserved_mb": (torch.cuda.memory_reserved() - reserved) / 2**20,
     }
+    if profiled:
+        try:
+            row |= _profile(decode, passes, seconds)
+        except RuntimeError as error:
+            # The times are more than what they are made of.
+            row["profile_error"] = str(error)
+    return row
 
 
 def _profile(decode: Callable[[], Any], passes: int, seconds: float) -> dict[str, Any]:

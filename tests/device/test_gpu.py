@@ -1,7 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What only a real device shows: kernels, compiled code with CUDA graphs, and where PyTorch really waits.
 
-Needs torch, transformers, peft and pytest, and nothing else: `python -m pytest -o addopts= -m gpu tests/device`.
+Needs torch, transformers, peft and pytest, and nothing else:
+`python -m pytest -o addopts= -m gpu tests/device/test_gpu.py`.
 """
 
 import warnings
