@@ -17,6 +17,7 @@ from hf_dparallel.generation.configuration import recipe_of, resolve
 from hf_dparallel.training.recipe import student_recipe
 from hf_dparallel_rules.settings import settings_of
 
+from ..exact.helpers import make_model as make_exact
 from ..helpers import make_llada
 from ..helpers import make_trainer as make_plain_trainer
 from ..hub.helpers import BASE, TEACHER
@@ -24,6 +25,7 @@ from ..hub.server import Repository
 
 
 RULES = set(settings_of("rule"))
+OWN_RULES = ({"entropy_threshold": 0.2}, {"denoising_steps": 16})
 
 
 def make_trainer(folder, model=None, **settings) -> CertaintyForcingTrainer:
@@ -152,6 +154,18 @@ def test_the_saved_recipe_is_the_models_or_the_papers_for_answers_as_long_as_tra
     # Keywords, and what is decoded without any.
     assert resolve(model, student_recipe(trainer), max_new_tokens=20, denoising_steps=20).max_new_tokens == 20
     assert resolve(model, student_recipe(trainer)).commit_rule() == next(iter({*saved} & RULES), "denoising_steps")
+
+
+@pytest.mark.parametrize("certainty_weight", [0.0, 2.0])
+@pytest.mark.parametrize(("own", "rule"), [({}, {"confidence_threshold": 0.5}), *[(own, own) for own in OWN_RULES]])
+def test_an_exact_student_drafts_whatever_it_was_taught(tmp_path, certainty_weight, own, rule):
+    model = make_exact(adapter=False).float()
+    model.generation_config = DiffusionGenerationConfig(**own)
+    settings = {"certainty_weight": certainty_weight, "peft_config": LoraConfig(r=2, target_modules=["q_proj"])}
+    rows = [{"prompt_ids": [2], "completion_ids": [3] * length} for length in (4, 11, 2)]
+    trainer = make_plain_trainer(tmp_path, model, train_dataset=rows, **settings)
+    saved = student_recipe(trainer).settings()
+    assert {name: value for name, value in saved.items() if name in RULES} == rule
 
 
 def test_every_saved_folder_says_what_it_is(tmp_path):

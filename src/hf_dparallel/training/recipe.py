@@ -53,15 +53,19 @@ def chat_arguments(given: dict[str, Any] | str | None, model: Any, dataset: Any)
 def student_recipe(trainer: Any) -> DiffusionGenerationConfig:
     """Returns the model's recipe, with the blocks of the training, and a canvas for the longest completion.
 
-    If it has no commit rule, adds the paper's.
+    If it has no commit rule, adds the paper's, or for exact decoding one that drafts more boldly.
     """
     args = trainer.args
-    recipe = recipe_of(base_model(trainer.model)).updated(chat_template_kwargs=args.chat_template_kwargs)
+    base = base_model(trainer.model)
+    recipe = recipe_of(base).updated(chat_template_kwargs=args.chat_template_kwargs)
     rule = recipe.commit_rule()
     if rule == "denoising_steps":
         return recipe  # steps of a canvas of its own
 
-    if rule is None and args.certainty_weight:
+    if rule is None and base.is_autoregressive:
+        # A wrong draft changes no answer.
+        recipe = recipe.updated(confidence_threshold=0.5)
+    elif rule is None and args.certainty_weight:
         # A student that is not taught to be certain is a teacher, and gets no threshold.
         recipe = recipe.updated(entropy_threshold=0.5)
     if recipe.block_length is None or args.masking != "random":
