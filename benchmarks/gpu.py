@@ -11,8 +11,8 @@ Needs torch, transformers and peft. Each row is written as soon as it is measure
 goes on from there, with the kernels that are compiled already. A row that would not end in the time left is not begun,
 and one that was begun twice and never ended is left out. To measure a stage again, delete its file.
 
-Three runs of ten minutes measure most: the stages come in the order of what they tell. An eager row of 8B takes some
-10 s, a compiled one 90 to 150 s, loading a model 15 s.
+Three runs of ten minutes should measure all that counts: the stages come in the order of what they tell. An eager row
+of 8B should take some 10 s, a compiled one 60 to 120 s more, and a model 15 s to be made.
 
 The weights are random. Diffusion models decode on a fixed schedule, in as many passes as the paper took on GSM8K.
 Exact decoding accepts drafts on a fixed schedule (`REJECTED_EVERY` in speed.py): 4 tokens a pass.
@@ -54,12 +54,12 @@ from hf_dparallel.reports import markdown_table, write_json
 # Passes for 256 tokens: dParallel's on GSM8K (tables 1 and 2 of https://arxiv.org/abs/2509.26488).
 PASSES = {"llada-8b": 30, "dream-7b": 39}
 BLOCK_LENGTH = 32
-CACHES = {"llada": ("none", "prefix", "dual"), "Dream": ("none", "prefix", "dual"), "sdar": ("block", "none")}
+# No cache first, and last the one that computes least.
+CACHES = {"llada": ("none", "prefix", "dual"), "Dream": ("none", "prefix", "dual"), "sdar": ("none", "block")}
 RANK = 32
-# For the time that a row takes: of a pass that waits for the host, of a token of 8B, and of compiling.
+# For the time that a row takes: of a pass that waits for the host, and of a token of 8B.
 _PASS_SECONDS = 0.05
 _TOKEN_SECONDS = 6e-5
-_COMPILE_SECONDS = 120.0
 
 # Settings of a measurement, and the function that measures.
 Measurements = Iterator[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]
@@ -78,11 +78,12 @@ class KitArguments:
     llama: str = field(default="llama-8b", metadata={"help": "Shape of the Llama, for exact decoding and beside it."})
     batch_sizes: list[int] = field(default_factory=lambda: [1, 4, 16], metadata={"help": "Prompts decoded together."})
     prompt_lengths: list[int] = field(
-        default_factory=lambda: [512, 64, 2048], metadata={"help": "Tokens of a prompt."}
+        default_factory=lambda: [512, 2048, 64], metadata={"help": "Tokens of a prompt."}
     )
     max_new_tokens: int = field(default=256, metadata={"help": "Tokens of an answer."})
     repeats: int = field(default=3, metadata={"help": "Calls that are timed; their median counts."})
     seconds: float = field(default=math.inf, metadata={"help": "Start nothing that would take longer."})
+    compile_seconds: float = field(default=120.0, metadata={"help": "Allowed for the first call of a compiled row."})
     device: str = field(default="cuda", metadata={"help": "cuda, or cpu to try it."})
     dtype: str = field(default="bfloat16", metadata={"help": "Of the weights."})
 
@@ -100,26 +101,30 @@ class KitArguments:
     def estimate(self, of: Mapping[str, Any]) -> float:
         """Returns how many seconds a row takes, about: an 8B model on an H100."""
         if "prompt_length" not in of:
-            return 0.0
+            # A training step.
+            return 30.0
         tokens = of["batch_size"] * (of["prompt_length"] + self.max_new_tokens)
         passes = self.passes(of["shape"])
         call = passes * (_PASS_SECONDS + tokens * _TOKEN_SECONDS)
-        return (self.repeats + 2) * call + (_COMPILE_SECONDS if of.get("compiled", True) else 0.0)
+        return (self.repeats + 2) * call + (self.compile_seconds if of.get("compiled", True) else 0.0)
 
 
 def stages(arguments: KitArguments) -> dict[str, Callable[[], Measurements]]:
     """Returns the stages by name, the most wanted first."""
     first, *others = arguments.sizes()
     shapes = arguments.shapes
-    found = {f"decode-{shapes[0]}": functools.partial(decoding, arguments, shapes[0], [first])}
-    found[f"llama-{arguments.llama}"] = functools.partial(llama_decoding, arguments, [first])
-    found[f"exact-{arguments.llama}"] = functools.partial(exact_decoding, arguments, [first])
-    found |= {f"decode-{shape}": functools.partial(decoding, arguments, shape, [first]) for shape in shapes[1:]}
+    llama = arguments.llama
+    found = {f"decode-{shapes[0]}": functools.partial(decoding, arguments, shapes[0], first)}
+    found[f"llama-{llama}"] = functools.partial(llama_decoding, arguments, [first])
+    found[f"exact-{llama}"] = functools.partial(exact_decoding, arguments, [first])
     found[f"adapter-{shapes[0]}"] = functools.partial(adapted_decoding, arguments, shapes[0], first)
+    found |= {f"decode-{shape}": functools.partial(decoding, arguments, shape, first) for shape in shapes[1:]}
     if others:
-        found |= {f"sizes-{shape}": functools.partial(decoding, arguments, shape, others) for shape in shapes}
-        found[f"sizes-llama-{arguments.llama}"] = functools.partial(llama_decoding, arguments, others)
-        found[f"sizes-exact-{arguments.llama}"] = functools.partial(exact_decoding, arguments, others)
+        found[f"sizes-{shapes[0]}"] = functools.partial(decoding_of_sizes, arguments, shapes[0], others)
+        found[f"sizes-llama-{llama}"] = functools.partial(llama_decoding, arguments, others)
+        found[f"sizes-exact-{llama}"] = functools.partial(exact_decoding, arguments, others)
+        for shape in shapes[1:]:
+            found[f"sizes-{shape}"] = functools.partial(decoding_of_sizes, arguments, shape, others)
     found[f"train-{shapes[0]}"] = functools.partial(training, arguments, shapes[0])
     return {name: stage for name, stage in found.items() if fnmatch.fnmatch(name, arguments.stages)}
 
@@ -136,9 +141,7 @@ def machine_of(dtype: torch.dtype, device: str) -> Machine:
     return measure_machine(dtype, device)
 
 
-def decode(
-    arguments: KitArguments, model: PreTrainedModel, machine: Machine, cache: str, of: Mapping[str, Any]
-) -> dict[str, Any]:
+def decode(arguments: KitArguments, model: PreTrainedModel, machine: Machine, of: Mapping[str, Any]) -> dict[str, Any]:
     """Times decoding beside the least time that reading the weights and multiplying with them takes."""
     figures = measure_decoding(
         model,
@@ -148,7 +151,7 @@ def decode(
         max_new_tokens=arguments.max_new_tokens,
         block_length=BLOCK_LENGTH,
         passes=arguments.passes(of["shape"]),
-        cache=None if cache == "none" else cache,
+        cache=None if of["cache"] == "none" else of["cache"],
         repeats=arguments.repeats,
         compiled=of["compiled"],
         profiled=True,
@@ -156,16 +159,29 @@ def decode(
     return figures | vars(machine)
 
 
-def decoding(arguments: KitArguments, shape: str, sizes: list[tuple[int, int]]) -> Measurements:
+def settings_of(shape: str, size: tuple[int, int], cache: str, adapter: str, compiled: bool) -> dict[str, Any]:
+    """Returns what a row is about."""
+    of = {"shape": shape, "prompt_length": size[0], "batch_size": size[1]}
+    return of | {"cache": cache, "adapter": adapter, "compiled": compiled}
+
+
+def decoding(arguments: KitArguments, shape: str, size: tuple[int, int]) -> Measurements:
     """Times decoding with each cache, as it is and compiled."""
     model, machine = random_student(arguments, shape)
-    caches = CACHES[SHAPES[shape].model_type]
-    for prompt_length, batch_size in sizes:
-        for compiled in (False, True):
-            for cache in caches:
-                of = {"shape": shape, "prompt_length": prompt_length, "batch_size": batch_size, "cache": cache}
-                of |= {"adapter": "none", "compiled": compiled}
-                yield of, functools.partial(decode, arguments, model, machine, cache, of)
+    for compiled in (False, True):
+        for cache in CACHES[SHAPES[shape].model_type]:
+            of = settings_of(shape, size, cache, "none", compiled)
+            yield of, functools.partial(decode, arguments, model, machine, of)
+
+
+def decoding_of_sizes(arguments: KitArguments, shape: str, sizes: list[tuple[int, int]]) -> Measurements:
+    """Times decoding without a cache and with the last one, and the latter compiled."""
+    model, machine = random_student(arguments, shape)
+    uncached, *_, cached = CACHES[SHAPES[shape].model_type]
+    for cache, compiled in ((uncached, False), (cached, False), (cached, True)):
+        for size in sizes:
+            of = settings_of(shape, size, cache, "none", compiled)
+            yield of, functools.partial(decode, arguments, model, machine, of)
 
 
 def adapted_decoding(arguments: KitArguments, shape: str, size: tuple[int, int]) -> Measurements:
@@ -178,12 +194,11 @@ def adapted_decoding(arguments: KitArguments, shape: str, size: tuple[int, int])
         # Half precision is not taken apart again, so merged rows come last.
         if of["adapter"] == "merged":
             model.merge_adapter()
-        return decode(arguments, model, machine, "none", of)
+        return decode(arguments, model, machine, of)
 
     for adapter in ("unmerged", "merged"):
         for compiled in (False, True):
-            of = {"shape": shape, "prompt_length": size[0], "batch_size": size[1], "cache": "none"}
-            of |= {"adapter": adapter, "compiled": compiled}
+            of = settings_of(shape, size, "none", adapter, compiled)
             yield of, functools.partial(run, of)
 
 
@@ -206,10 +221,9 @@ def exact_decoding(arguments: KitArguments, sizes: list[tuple[int, int]]) -> Mea
         )
         return figures | vars(machine)
 
-    for prompt_length, batch_size in sizes:
+    for size in sizes:
         for compiled in (False, True):
-            of = {"shape": arguments.llama, "prompt_length": prompt_length, "batch_size": batch_size}
-            of |= {"cache": "exact", "adapter": "on masks", "compiled": compiled}
+            of = settings_of(arguments.llama, size, "exact", "on masks", compiled)
             yield of, functools.partial(run, of)
 
 
