@@ -287,7 +287,7 @@ class AdapterLoadingMixin(_Mixed):
 
         Args:
             adapter_names (`list[str]`, *optional*):
-                Adapters to make active and merge.
+                Adapters to make active and merge, by default the active ones.
             safe_merge (`bool`, *optional*, defaults to `True`):
                 Whether to refuse sums that are not finite.
 
@@ -295,7 +295,7 @@ class AdapterLoadingMixin(_Mixed):
             ValueError: if no adapter is loaded or adapters are disabled, or if one cannot be merged: it acts on masks
                 only, changes embeddings that are tied to the head, or weights that are quantized or offloaded.
         """
-        if adapter_names is not None:
+        if adapter_names:
             self.set_adapter(adapter_names)
         self._check_mergeable()
         layers = self._tuner_layers()
