@@ -6,7 +6,7 @@ import torch
 
 from hf_dparallel import entropy_from_logits
 from hf_dparallel_rules import certainty
-from hf_dparallel_rules.certainty import measure_certainty
+from hf_dparallel_rules.certainty import LikeliestTokens, measure_certainty
 
 
 def naive_entropy(logits, temperature=1.0):
@@ -71,3 +71,27 @@ def test_many_positions_are_measured_in_groups(monkeypatch, tokens):
     if tokens is not None:
         expected = logits.softmax(-1).gather(-1, tokens[..., None])[..., 0]
         torch.testing.assert_close(whole["confidence"], expected)
+
+
+def test_the_likeliest_tokens_are_measured_when_it_is_asked_for(monkeypatch):
+    logits = torch.randn(3, 2, 9)
+    logits[0, 0, 4] = 99.0
+    expected = measure_certainty(logits, 4)
+    calls = []
+    measure = certainty.measure_certainty
+    monkeypatch.setattr(certainty, "measure_certainty", lambda *given: calls.append(given) or measure(*given))
+    prediction = LikeliestTokens(logits, 4)
+    assert torch.equal(prediction.tokens, expected.tokens) and not prediction.is_nan.any() and not calls
+    assert torch.equal(prediction.entropy, expected.entropy) and torch.equal(
+        prediction.confidence, expected.confidence
+    )
+    assert len(calls) == 1 and not hasattr(prediction, "certainty")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), -float("inf"), float("inf")])
+def test_the_likeliest_tokens_are_none_where_no_score_is_the_largest(bad):
+    logits = torch.randn(2, 3, 9)
+    logits[1, 2] = bad
+    of_certainty = measure_certainty(logits, 4)
+    expected = [[False] * 3, [False, False, True]]
+    assert LikeliestTokens(logits, 4).is_nan.tolist() == of_certainty.is_nan.tolist() == expected

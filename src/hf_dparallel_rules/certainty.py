@@ -29,6 +29,33 @@ class TokenPrediction:
     masked: torch.BoolTensor = None
     revisable: torch.BoolTensor = None
 
+    @property
+    def is_nan(self) -> torch.BoolTensor:
+        """Returns where the scores are NaN, or none is the largest."""
+        return self.entropy.isnan()
+
+
+class LikeliestTokens(TokenPrediction):
+    """The likeliest token of each position, except the mask token. Its certainty is measured when it is asked for."""
+
+    def __init__(self, logits: torch.Tensor, mask_token_id: int):
+        self.logits = logits
+        self.mask_token_id = mask_token_id
+        self.best, self.tokens = _likeliest(logits, mask_token_id)
+
+    def __getattr__(self, name: str) -> torch.Tensor:
+        if name not in ("confidence", "entropy"):
+            raise AttributeError(name)
+        measured = measure_certainty(self.logits, self.mask_token_id, self.tokens)
+        self.confidence = measured.confidence
+        self.entropy = measured.entropy
+        return getattr(self, name)
+
+    @property
+    def is_nan(self) -> torch.BoolTensor:
+        """Overrides [`TokenPrediction.is_nan`] by the largest score, without the certainty."""
+        return ~self.best.isfinite()
+
 
 def entropy_from_logits(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
     r"""
@@ -76,13 +103,20 @@ def measure_certainty(
     return TokenPrediction(tokens=tokens, confidence=confidence, entropy=entropy, logits=logits)
 
 
+def _likeliest(logits: torch.Tensor, mask_token_id: int) -> tuple[torch.Tensor, torch.LongTensor]:
+    """Returns the largest score at each place, without the mask token's, and whose it is."""
+    of_mask = logits[..., mask_token_id].clone()
+    logits[..., mask_token_id] = -torch.inf
+    best, tokens = logits.max(dim=-1)
+    logits[..., mask_token_id] = of_mask
+    return best, tokens
+
+
 def _measure(
     mask_token_id: int, logits: torch.Tensor, tokens: torch.LongTensor | None
 ) -> tuple[torch.LongTensor, torch.Tensor, torch.Tensor]:
-    of_mask = logits[:, mask_token_id].clone()
-    logits[:, mask_token_id] = -torch.inf
-    best, likeliest = logits.max(dim=-1)
-    logits[:, mask_token_id] = of_mask
+    of_mask = logits[:, mask_token_id]
+    best, likeliest = _likeliest(logits, mask_token_id)
     if tokens is None:
         tokens = likeliest
 

@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from hf_dparallel_rules.certainty import TokenPrediction, measure_certainty
+from hf_dparallel_rules.certainty import LikeliestTokens, TokenPrediction, measure_certainty
 
 from ..generation.canvas import RowStatus
 from ..generation.configuration import DiffusionGenerationConfig
@@ -98,7 +98,7 @@ class SpeculativeDecoder(Decoder):
         else:
             prediction, change = self._take(columns, logits)
         self.canvas.commit(prediction.columns, *change)
-        is_nan = prediction.masked & prediction.entropy.isnan()
+        is_nan = prediction.masked & prediction.is_nan
         self.canvas.advance(is_nan.sum(dim=1))
         return prediction, change
 
@@ -189,7 +189,13 @@ class SpeculativeDecoder(Decoder):
         self._states = {}
         if self.config.temperature > 0:
             self._drawn = self._draw(logits)
-        return self._sample(columns, self._processed(columns, is_open, logits), noise=self._drawn)
+        logits = self._processed(columns, is_open, logits)
+        if self._drawn is not None or self.compiled is not None:
+            return self._sample(columns, logits, noise=self._drawn)
+
+        prediction = LikeliestTokens(logits, self.config.mask_token_id)
+        prediction.columns = columns
+        return prediction
 
     def _draw(self, logits: torch.Tensor) -> torch.Tensor:
         """Returns the noise of the open places, each with a draw of its own, and keeps the states of generators."""

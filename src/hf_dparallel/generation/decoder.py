@@ -141,7 +141,7 @@ class Decoder:
         canvas.commit(columns, change.tokens, change.commits, change.pending)
 
         # A row whose block is decided enters its next block.
-        is_nan = considered & prediction.entropy.isnan()
+        is_nan = considered & prediction.is_nan
         canvas.advance(is_nan.sum(dim=1))
         return prediction, change
 
