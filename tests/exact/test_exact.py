@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from peft.tuners.lora import LoraLayer
+from peft.tuners.lora import Linear, LoraLayer
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -385,6 +385,37 @@ def test_dropout_of_one_adapter_does_not_reach_another():
     gate_adapters(model)
     with acting_at(torch.ones_like(ids, dtype=torch.bool)):
         torch.testing.assert_close(model(ids).logits, expected)
+
+
+def test_a_pass_without_masks_runs_the_layers_of_the_base(monkeypatch):
+    model, ids = make_model(), torch.randint(2, MASK, (2, 6))
+    expected = make_model(adapter=False)(ids).logits
+    gate_adapters(model)
+    assert torch.equal(copy.deepcopy(model)(ids).logits, model(ids).logits)
+    with monkeypatch.context() as patched:
+        patched.setattr(Linear, "forward", lambda *given: 1 / 0)
+        with acting_at(None):
+            assert torch.equal(model(ids).logits, expected)
+        with acting_at(ids > 0), pytest.raises(ZeroDivisionError):
+            model(ids)
+
+    # An ordinary adapter beside acts on all tokens.
+    model.add_adapter(LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False), "style")
+    model.set_adapter(["style", "default"])
+    gate_adapters(model)
+    with acting_at(None):
+        styled = model(ids).logits
+    assert not torch.allclose(styled, expected)
+    model.set_adapter("style")
+    torch.testing.assert_close(model(ids).logits, styled)
+
+
+def test_attention_need_not_convert_the_mask_in_every_layer():
+    masks = []
+    model = make_model().float()
+    model.model.register_forward_pre_hook(lambda module, given, kwargs: masks.append(kwargs), with_kwargs=True)
+    decode(model, make_ragged(3))
+    assert masks and all(kwargs["attention_mask"].dtype == torch.float32 for kwargs in masks)
 
 
 def test_threads_share_a_model():

@@ -1,6 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The rows of a model with a causal past, their drafts and their masks, and the passes over them."""
 
+from typing import Any
+
 import torch
 from transformers import PreTrainedModel
 
@@ -94,6 +96,13 @@ class DraftPlanner(Planner):
 
     def compiled(self, kind: str, wanted: torch.LongTensor, is_of_pass: torch.BoolTensor | None) -> Pass:
         return _at_places(super().compiled(kind, self._scored(wanted), is_of_pass))
+
+    def mask(self, planned: Pass) -> Any:
+        """Returns the mask as scores are added to it, where attention would convert it in every layer."""
+        mask = super().mask(planned)
+        if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
+            return mask
+        return torch.zeros_like(mask, dtype=self.model.dtype).masked_fill_(~mask, -torch.inf)
 
     def _open_columns(self) -> tuple[torch.LongTensor, torch.BoolTensor]:
         columns = self._last_columns(2 * self.canvas.config.block_length, self.open_ends() + self._num_after())
