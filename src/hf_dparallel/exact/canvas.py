@@ -70,6 +70,9 @@ class DraftPlanner(Planner):
         # Where the first mask that drafts a token stands: one that scores its own place has the next token before.
         self.first_mask = int(not model.shift_logits)
         self.is_cached = canvas.config.cache_implementation != "none"
+        if model.device.type == "cpu":
+            # A column costs more there than to compute other columns in each row.
+            self.most_in_step = 1.0
         # By row id, how many columns at its right end the cache lacks.
         self._missing: dict[int, int] = {}
         # What the planned pass has taken of `canvas.written`.

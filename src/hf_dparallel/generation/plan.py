@@ -64,6 +64,9 @@ class Pass(NamedTuple):
 class Planner:
     """Plans passes without a cache: all of them compute the whole canvas, up to the end of the suffix."""
 
+    # Rows that are about level compute the same columns: fewer than so many times those that a row needs.
+    most_in_step = 2.0
+
     def __init__(self, canvas: Canvas, model: PreTrainedModel):
         self.canvas = canvas
         self.model = model
@@ -180,7 +183,7 @@ class Planner:
     ) -> list[Pass]:
         """Returns passes over the columns of some rows from `starts` to `num_after` columns after their open blocks.
 
-        Rows that are about level compute the same columns, in several runs if these are many.
+        Rows that are about level ([`most_in_step`]) compute the same columns, in several runs if these are many.
         """
         canvas = self.canvas
         index = None if len(rows) == len(canvas) else torch.tensor(rows).to(wanted.device)
@@ -189,7 +192,8 @@ class Planner:
         longest = max(end - start for start, end in zip(starts, ends, strict=True))
         level = slice(min(starts), max(ends))
 
-        if level.stop - level.start < 2 * longest:
+        num_columns = level.stop - level.start
+        if num_columns == longest or num_columns < self.most_in_step * longest:
             # Scores come from the last run, the column before the open blocks included.
             *runs, last = self._cut(level, first_open - 1)
             passes = [self.over_run(index, wanted[:, :0], run, run.stop) for run in runs]
