@@ -114,7 +114,7 @@ class Drafts:
 @pytest.fixture
 def drafts(monkeypatch):
     drafts = Drafts()
-    monkeypatch.setattr(DraftLength, "choose", lambda self, rows: drafts.choose(rows))
+    monkeypatch.setattr(DraftLength, "choose", lambda self, num_rows, most: drafts.choose(num_rows))
     monkeypatch.setattr(SpeculativeDecoder, "_draft", lambda decoder, *given: drafts.draft(decoder, *given))
     return drafts
 

@@ -73,6 +73,8 @@ class DraftPlanner(Planner):
         if model.device.type == "cpu":
             # A column costs more there than to compute other columns in each row.
             self.most_in_step = 1.0
+        # How many tokens the planned passes compute, if no row is new.
+        self.num_computed: int | None = None
         # By row id, how many columns at its right end the cache lacks.
         self._missing: dict[int, int] = {}
         # What the planned pass has taken of `canvas.written`.
@@ -82,6 +84,10 @@ class DraftPlanner(Planner):
         passes = []
         for rows in known_and_new(self.canvas.row_ids, self._missing):
             passes += self.over_rows(rows, wanted)
+
+        self.num_computed = None
+        if self._missing.keys() >= set(self.canvas.row_ids):
+            self.num_computed = sum(planned.columns.numel() for planned in passes)
         return passes
 
     def over_rows(self, rows: list[int], wanted: torch.LongTensor) -> list[Pass]:

@@ -8,6 +8,7 @@ are none, since the masks have seen a rejected token.
 Self-speculative decoding with mask tokens is from https://huggingface.co/papers/2507.11851.
 """
 
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -60,9 +61,9 @@ class SpeculativeDecoder(Decoder):
         if gate_adapters(model):
             self.runner.gate = self._gate
         self._length: DraftLength | None = None
-        if config.exact and self.canvas.num_masks and config.compile_config is None:
+        if config.exact and self.canvas.num_masks and self.planner.is_cached and config.compile_config is None:
             self._length = draft_length_of(model, config.block_length - 1)
-        # The rows of the last pass, and the drafts that its masks made.
+        # The rows that were drafted for in the last pass, and how many masks did.
         self._drafted: tuple[set[int], int] = (set(), 0)
 
     def _make_canvas(self) -> DraftCanvas:
@@ -81,12 +82,20 @@ class SpeculativeDecoder(Decoder):
 
     def _run_pass(self) -> None:
         canvas = self.canvas
-        if self._length is not None:
-            num_drafts = self._length.choose(len(canvas))
-            canvas.num_masks = num_drafts + self.planner.first_mask if num_drafts else 0
-
+        length = self._length
         self._before = canvas.status
+        if length is None:
+            super()._run_pass()
+            return
+
+        # A row decides a token in the pass, and its last token is never drafted.
+        num_left = self.config.max_new_tokens - 2 - min(status.num_decided for status in canvas.status)
+        num_drafts = length.choose(len(canvas), max(num_left, 0))
+        canvas.num_masks = num_drafts + self.planner.first_mask if num_drafts else 0
+        start = time.perf_counter()
         super()._run_pass()
+        if self.planner.num_computed:
+            length.note_pass(len(canvas), self.planner.num_computed, num_drafts > 0, time.perf_counter() - start)
 
     def decide(
         self, columns: torch.LongTensor, masked: torch.BoolTensor, logits: torch.Tensor
@@ -238,14 +247,18 @@ class SpeculativeDecoder(Decoder):
 
     def _count(self, num_proposed: list[int], num_decided: list[int]) -> None:
         """Counts the drafts of a pass, from how many tokens each row has decided in it."""
-        rows_before, num_drafts = self._drafted
+        drafted_for, num_drafts = self._drafted
+        clean: set[int] = set()
         proposed: list[int] = []
         accepted: list[int] = []
         for row_id, count, decided in zip(self.canvas.row_ids, num_proposed, num_decided, strict=True):
             num_accepted = min(count, max(decided - 1, 0))
-            if row_id in rows_before:
+            if row_id in drafted_for:
                 proposed.append(count)
                 accepted.append(num_accepted)
+            if num_accepted == count:
+                clean.add(row_id)
+
             of_row = self._proposed.setdefault(row_id, [0] * (self.config.block_length - 1))
             taken = self._accepted.setdefault(row_id, [0] * (self.config.block_length - 1))
             for place in range(count):
@@ -253,10 +266,9 @@ class SpeculativeDecoder(Decoder):
                 taken[place] += place < num_accepted
 
         if self._length is not None:
-            if proposed:
-                self._length.note(num_drafts, proposed, accepted)
+            self._length.note_drafts(num_drafts, proposed, accepted)
             num_drafts = max(self.canvas.num_masks - self.planner.first_mask, 0)
-            self._drafted = (set(self.canvas.row_ids), num_drafts)
+            self._drafted = (clean, num_drafts)
 
     def _leave(self, row_id: int) -> dict[str, Any]:
         fields = super()._leave(row_id)

@@ -1,13 +1,16 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""How many tokens masks draft in a pass: as many as pay, by what a pass costs here and by what drafts have brought.
+"""How many tokens masks draft in a pass: as many as pay, by the time that passes take here and by what drafts brought.
 
 Answers do not depend on it. Where drafts do not pay, as in large batches on a CPU, none are made.
 """
 
 import time
+from collections import deque
 from collections.abc import Sequence
+from statistics import median_low
+from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from transformers import PreTrainedModel
@@ -15,57 +18,108 @@ from transformers import PreTrainedModel
 from .gated_pass import acting_at
 
 
-# What is expected of the first draft before any is known, and of each next one as a part of that; and how many
-# observations it counts for.
-_PRIOR = 0.9
-_PRIOR_WEIGHT = 0.5
-# What an observation counts after a pass. So drafts are tried again, some hundred passes after they did not pay.
+# How many of the drafts are expected to be right before any is known, and how many drafts that counts for.
+_PRIOR = 0.8
+_PRIOR_WEIGHT = 2.0
+# What a draft counts after a pass. So drafts are tried again, some hundred passes after they did not pay.
 _KEPT = 0.99
+# The most drafts where the pass before had none. From there they grow to twice as many and these, pass by pass.
+_FEW = 3
+# How much faster drafts must be than none: what is expected of them is known to about that.
+_MARGIN = 1.05
+# How many of the last passes of a kind are remembered, and after how many passes one without masks is timed again.
+_REMEMBERED = 5
+_TIMED_AGAIN = 100
 
 
 class DraftLength:
-    """Chooses how many tokens are drafted in a pass, at most `longest`.
+    """Chooses how many tokens a model drafts in a pass, at most `longest`. Threads may share it."""
 
-    `free_tokens` is the price of a pass of no token, in tokens: a pass of so many costs twice as much.
-    """
-
-    def __init__(self, longest: int, free_tokens: float):
+    def __init__(self, longest: int, model: PreTrainedModel):
         self.longest = longest
-        self.free_tokens = free_tokens
-        # By place of a draft: how often there was a mask for it, and it was proposed, and accepted.
-        self._masks = [0.0] * longest
-        self._proposed = [0.0] * longest
-        self._accepted = [0.0] * longest
+        self._model = ref(model)
+        # The seconds of a pass with masks before its first token, and of each token; and how many times as long the
+        # last ones took.
+        self._seconds: tuple[float, float] | None = None
+        self._factors = deque([1.0], maxlen=_REMEMBERED)
+        # By number of rows, the seconds of the last passes of one token in each; and the passes since the last one.
+        self._plain: dict[int, deque[float]] = {}
+        self._num_since = 0
+        self._num_last = 0
+        # By place, how many drafts there could be after others that were accepted, and were accepted and rejected.
+        self._counts = [[0.0] * 3 for _ in range(longest)]
+        self._lock = Lock()
 
-    def note(self, num_masks: int, proposed: Sequence[int], accepted: Sequence[int]) -> None:
-        """Notes how many tokens were proposed and accepted in rows that had `num_masks` masks in the pass before."""
-        for place in range(self.longest):
-            has_mask = place < num_masks
-            self._masks[place] = _KEPT * self._masks[place] + has_mask * len(proposed)
-            self._proposed[place] = _KEPT * self._proposed[place] + sum(count > place for count in proposed)
-            self._accepted[place] = _KEPT * self._accepted[place] + sum(count > place for count in accepted)
+    def note_drafts(self, num_masks: int, proposed: Sequence[int], accepted: Sequence[int]) -> None:
+        """Notes how many drafts were proposed and accepted in rows whose `num_masks` masks could draft them."""
+        drafts = list(zip(proposed, accepted, strict=True))
+        with self._lock:
+            for place, counts in enumerate(self._counts):
+                new = (
+                    sum(place <= taken for _, taken in drafts) * (place < num_masks),
+                    sum(place < taken for _, taken in drafts),
+                    sum(place == taken < count for count, taken in drafts),
+                )
+                counts[:] = [_KEPT * old + more for old, more in zip(counts, new, strict=True)]
 
-    def choose(self, num_rows: int) -> int:
-        """Returns the number of masks that brings most tokens for what it costs, in each of so many rows."""
-        best = 0
+    def note_pass(self, num_rows: int, num_tokens: int, has_masks: bool, seconds: float) -> None:
+        """Notes the seconds of a pass that has computed `num_tokens` in all rows together."""
+        with self._lock:
+            self._num_since += 1
+            if has_masks:
+                self._factors.append(seconds / self._expected(num_tokens))
+            elif num_tokens == num_rows:
+                self._plain.setdefault(num_rows, deque(maxlen=_REMEMBERED)).append(seconds)
+                self._num_since = 0
+
+    def choose(self, num_rows: int, most: int) -> int:
+        """Returns the number of masks, at most `most`, that brings most tokens a second in each of `num_rows` rows."""
+        with self._lock:
+            num_masks = 0
+            plain = self._plain.get(num_rows, ())
+            if len(plain) > 1 and self._num_since < _TIMED_AGAIN:
+                most = min(most, self.longest, 2 * self._num_last + _FEW)
+                num_masks = self._fastest(num_rows, most, _MARGIN / median_low(plain))
+            self._num_last = num_masks
+            return num_masks
+
+    def _fastest(self, num_rows: int, most: int, rate: float) -> int:
+        """Returns the number of masks with the highest rate of tokens a second, 0 if none is above `rate`."""
+        fastest = 0
+        factor = median_low(self._factors)
+        # The parts of the drafts of a place that are accepted and rejected: about those of the place before.
+        right = _PRIOR
+        wrong = 1 - _PRIOR
+        all_right = 1.0
+        all_drafted = 1.0
         num_tokens = 1.0
-        num_proposed = 0.0
-        most = num_tokens / self._cost(num_rows)
-        for place in range(self.longest):
-            prior = _PRIOR_WEIGHT * _PRIOR ** (place + 1)
-            observed = self._masks[place] + _PRIOR_WEIGHT
-            num_tokens += (self._accepted[place] + prior) / observed
-            num_proposed += (self._proposed[place] + prior) / observed
-            # A pass verifies what the last one has proposed.
-            num_columns = 1 + num_proposed + place + 1
-            rate = num_tokens / self._cost(num_rows * num_columns)
-            if rate > most:
-                most = rate
-                best = place + 1
-        return best
+        num_rejected = 0.0
+        num_drafts = 0.0
+        for place, (count, accepted, rejected) in enumerate(self._counts[:most]):
+            right = (accepted + _PRIOR_WEIGHT * right) / (count + _PRIOR_WEIGHT)
+            wrong = (rejected + _PRIOR_WEIGHT * wrong) / (count + _PRIOR_WEIGHT)
+            num_rejected += all_right * wrong
+            all_right *= right
+            num_tokens += all_right
+            # A pass after a rejection verifies nothing, and brings one token.
+            verifying = 1 / (1 + num_rejected)
+            num_tokens_a_pass = verifying * num_tokens + 1 - verifying
 
-    def _cost(self, num_tokens: float) -> float:
-        return 1 + num_tokens / self.free_tokens
+            # All rows have as many columns as the one with most drafts.
+            all_drafted *= right + wrong
+            num_drafts += 1 - (1 - verifying * all_drafted) ** num_rows
+            seconds = factor * self._expected(num_rows * (1 + num_drafts + place + 1))
+            if num_tokens_a_pass / seconds > rate:
+                rate = num_tokens_a_pass / seconds
+                fastest = place + 1
+        return fastest
+
+    def _expected(self, num_tokens: float) -> float:
+        """Returns the seconds of a pass with masks, at first from two short ones."""
+        if self._seconds is None:
+            self._seconds = measure_passes(self._model())
+        of_pass, of_token = self._seconds
+        return of_pass + num_tokens * of_token
 
 
 # By model, what has been found out about it where it is, for its next call.
@@ -75,18 +129,12 @@ _KNOWN: WeakKeyDictionary[PreTrainedModel, dict[Any, DraftLength]] = WeakKeyDict
 def draft_length_of(model: PreTrainedModel, longest: int) -> DraftLength:
     """Returns what chooses the drafts of a model, with what earlier calls have found out."""
     known = _KNOWN.setdefault(model, {})
-    place = (longest, model.device, model.dtype)
-    if place not in known:
-        known[place] = DraftLength(longest, measure_free_tokens(model))
-    return known[place]
+    return known.setdefault((longest, model.device, model.dtype), DraftLength(longest, model))
 
 
 @torch.no_grad()
-def measure_free_tokens(model: PreTrainedModel, num_tokens: int = 64) -> float:
-    """Returns the price of a pass of no token, in tokens, from three passes.
-
-    The long one has as many tokens as a pass over several rows: each costs more there than among a few.
-    """
+def measure_passes(model: Any, num_tokens: int = 16) -> tuple[float, float]:
+    """Returns the seconds of a pass with masks before its first token, and of each token, from two short passes."""
     device = model.get_input_embeddings().weight.device
 
     def seconds(length: int) -> float:
@@ -98,9 +146,6 @@ def measure_free_tokens(model: PreTrainedModel, num_tokens: int = 64) -> float:
             model.lm_head(hidden_states)[0, -1, 0].item()
         return time.perf_counter() - start
 
-    # The first pass also warms up.
-    before = seconds(1)
-    longer = seconds(1 + num_tokens)
-    one = min(before, seconds(1))
-    of_token = max(longer - one, 1e-9) / num_tokens
-    return max(one / of_token - 1, 1e-9)
+    one = seconds(1)
+    of_token = max(seconds(1 + num_tokens) - one, 0.0) / num_tokens
+    return one - of_token, of_token
