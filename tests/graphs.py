@@ -1,16 +1,27 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """A stand-in for CUDA graphs on the CPU: what these forbid is forbidden, and what they overwrite is overwritten."""
 
+import threading
+
 import torch
 from torch.profiler import record_function
 from transformers import CompileConfig
+
+
+class _Returned(threading.local):
+    """What graphs have returned to a thread, and after how many passes had begun, in all threads."""
+
+    def __init__(self):
+        self.num_passes = 0
+        self.tensors = []
 
 
 class Graphs:
     """Runs traced graphs as they are, and counts them and their recordings.
 
     A CUDA graph is recorded for the addresses of its static inputs, and for others again. It may write to no other
-    input. What it has returned is overwritten from when the next pass begins ([`begin_pass`]).
+    input. The first one after a pass has begun ([`begin_pass`]), in whatever thread, overwrites what graphs have
+    returned to its own before.
     """
 
     def __init__(self):
@@ -19,7 +30,8 @@ class Graphs:
         # The graph and the addresses of its static inputs.
         self.recordings = set()
         self.devices = set()
-        self._returned = []
+        self._num_passes = 0
+        self._returned = _Returned()
 
     def __call__(self, graph, example_inputs, **kwargs):
         self.num_graphs += 1
@@ -31,6 +43,7 @@ class Graphs:
         is_static = [place.get("_dynamo_static_input_type") is not None for place in places]
 
         def run(*inputs):
+            self._overwrite()
             static = [tensor for tensor, where in zip(inputs, is_static, strict=True) if where]
             others = [tensor for tensor, where in zip(inputs, is_static, strict=True) if not where]
             versions = [tensor._version for tensor in others]
@@ -42,7 +55,7 @@ class Graphs:
             of_inputs = {tensor.untyped_storage().data_ptr() for tensor in inputs}
             for output in outputs:
                 if output.untyped_storage().data_ptr() not in of_inputs:
-                    self._returned.append(output)
+                    self._returned.tensors.append(output)
             return outputs
 
         return run
@@ -51,8 +64,15 @@ class Graphs:
         return self
 
     def begin_pass(self) -> None:
+        self._num_passes += 1
+
+    def _overwrite(self) -> None:
+        returned = self._returned
+        if returned.num_passes == self._num_passes:
+            return
         with record_function("graph"):
-            for tensor in self._returned:
+            for tensor in returned.tensors:
                 # No column and no token.
                 tensor.fill_(torch.nan if tensor.is_floating_point() else 10**9)
-        self._returned = []
+        returned.num_passes = self._num_passes
+        returned.tensors = []

@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Passes as compiled graphs: one from the canvas to the scores, one from the scores to the committed canvas."""
 
+import threading
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from .hooks.base import Change, DecodingHook
 
 # The most shapes of a graph: of rows, widths and settings.
 _MOST_GRAPHS = 256
+# Where a pass begins, CUDA graphs take back what they have returned, also to other threads, which may be within one.
+_ONE_PASS = threading.RLock()
 
 
 class CompiledPass:
@@ -38,7 +41,7 @@ class CompiledPass:
         decoder.runner.fit()
         cache = decoder.runner.cache
         is_compiled = self._has_run and (cache is None or cache.is_initialized)
-        with torch._dynamo.config.patch(recompile_limit=_MOST_GRAPHS):
+        with _ONE_PASS, torch._dynamo.config.patch(recompile_limit=_MOST_GRAPHS):
             torch.compiler.cudagraph_mark_step_begin()
             if is_compiled:
                 logits = self._logits()
