@@ -9,9 +9,10 @@ import warnings
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from transformers import CompileConfig
 
-from ..helpers import left_padded, lora, make_dream, make_llada, make_rows, make_trainer
+from ..helpers import left_padded, lora, make_dream, make_llada, make_rows, make_sdar, make_trainer
 
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -37,13 +38,18 @@ def test_answers_are_those_of_the_cpu(make_model, cache):
     assert decode(model.to(DEVICE), cache_implementation=cache) == expected
 
 
-def test_compiled_code_gives_the_same_answers():
+@pytest.mark.parametrize(
+    ("make_model", "cache"), [(make_llada, None), (make_llada, "prefix"), (make_llada, "dual"), (make_sdar, "block")]
+)
+def test_compiled_code_gives_the_same_answers(make_model, cache):
     torch.compiler.reset()
-    model = make_llada().double().to(DEVICE)
-    expected = decode(model)
+    counters.clear()
+    model = make_model().double().to(DEVICE)
+    expected = decode(model, cache_implementation=cache)
     # Runs as it is, is recorded as a CUDA graph, and is replayed.
     for _ in range(3):
-        assert decode(model, compile_config=CompileConfig()) == expected
+        assert decode(model, cache_implementation=cache, compile_config=CompileConfig()) == expected
+    assert not counters["inductor"]["cudagraph_skips"]
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
