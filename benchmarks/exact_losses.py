@@ -118,11 +118,12 @@ class Bench(exact.Bench):
                 outcomes.append(outcome)
 
             result = {"loss": loss, "seed": seed, "certainty_weight": certainty_weight, "rate": rate}
-            result |= {"history": trained["history"][-1:], "tuning": tuning, "threshold": threshold}
+            result |= {"steps": args.steps, "history": trained["history"][-1:]}
+            result |= {"tuning": tuning, "threshold": threshold}
             result |= {"prompts": len(prompts), "equal": sum(outcome["equal"] for outcome in outcomes)}
             return result | {"tokens_per_pass": exact.ratio(rows), "outcomes": outcomes}
 
-        return self.once(f"loss-{loss}-s{seed}-b{certainty_weight:g}-l{rate:g}", make)
+        return self.once(f"loss-{loss}-s{seed}-b{certainty_weight:g}-l{rate:g}-n{args.steps}", make)
 
     def _decode(self, student: Any, prompts: list[list[int]], threshold: float) -> list:
         limit = exact.LENGTHS[self.args.tasks[0]]
@@ -158,16 +159,16 @@ def compare(results: list[dict[str, Any]]) -> dict[str, Any]:
     """Compares each weighting with that of the collator, and certainty weights with 0, at the seeds that both have."""
     by_key: dict[tuple, dict[int, dict[str, Any]]] = {}
     for result in results:
-        key = (result["loss"], result["certainty_weight"], result["rate"])
+        key = (result["loss"], result["certainty_weight"], result["rate"], result["steps"])
         by_key.setdefault(key, {})[result["seed"]] = result
 
     comparisons = {}
     for first, second in itertools.permutations(by_key, 2):
         is_of_losses = second[0] == "decay-0.8" and first[1:] == second[1:]
-        is_of_certainty = second[1] == 0 and (first[0], first[2]) == (second[0], second[2])
+        is_of_certainty = second[1] == 0 and first == (second[0], first[1], *second[2:])
         seeds = sorted(by_key[first].keys() & by_key[second].keys())
         if (is_of_losses or is_of_certainty) and seeds:
-            name = " against ".join("{}, certainty {:g}, rate {:g}".format(*key) for key in (first, second))
+            name = " against ".join("{}, certainty {:g}, rate {:g}, {} steps".format(*key) for key in (first, second))
             pair = paired([by_key[first][s] for s in seeds], [by_key[second][s] for s in seeds])
             comparisons[name] = {"seeds": seeds} | pair
     return comparisons

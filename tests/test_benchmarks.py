@@ -196,12 +196,34 @@ def test_the_tasks_of_exact_decoding_share_no_prompt_between_splits(task):
     assert not prompts["test"] & (prompts["train"] | prompts["tune"])
 
 
+def outcomes_of(row: dict) -> list[dict]:
+    columns = [map(int, numbers.split()) for numbers in row["outcomes"].values()]
+    return [dict(zip(row["outcomes"], values, strict=True)) for values in zip(*columns, strict=True)]
+
+
 def test_the_intervals_of_exact_decoding_are_those_of_its_outcomes():
     exact = importlib.import_module("exact")
     for row in json.loads((BENCHMARKS / "results" / "exact_h100.json").read_text())["check"].values():
-        columns = [map(int, numbers.split()) for numbers in row["outcomes"].values()]
-        outcomes = [dict(zip(row["outcomes"], values, strict=True)) for values in zip(*columns, strict=True)]
-        assert exact.interval(outcomes) == pytest.approx(row["interval"])
+        assert exact.interval(outcomes_of(row)) == pytest.approx(row["interval"])
+
+
+def test_the_comparisons_of_losses_are_those_of_their_outcomes():
+    losses = importlib.import_module("exact_losses")
+    study = json.loads((BENCHMARKS / "results" / "exact_losses.json").read_text())
+    rows = [row | {"outcomes": outcomes_of(row)} for row in study["rows"]]
+    found = losses.compare(rows)
+    assert found.keys() == study["comparisons"].keys()
+    for name, pair in found.items():
+        for key, value in study["comparisons"][name].items():
+            assert pair[key] == pytest.approx(value)
+    by_seed = {row["seed"]: row["tokens_per_pass"] for row in rows if row["loss"] == "uniform"}
+    usual = {
+        row["seed"]: row["tokens_per_pass"]
+        for row in rows
+        if (row["loss"], row["steps"]) == ("decay-0.8", 250) and row["certainty_weight"]
+    }
+    of_uniform = next(pair for name, pair in found.items() if name.startswith("uniform"))
+    assert of_uniform["by_seed"] == pytest.approx([by_seed[seed] / usual[seed] for seed in sorted(by_seed)])
 
 
 def naive_weights(loss, size, labels, probabilities, is_right):

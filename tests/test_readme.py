@@ -264,9 +264,34 @@ def claims_of_exact_decoding() -> Iterator[str]:
         yield f"| {row['run']['certainty_weight']:g} | {row['equal']:,} of {row['prompts']:,} | {tokens} |"
 
 
+LOSSES = {
+    "decay-0.8": "0.8 of the mask before",
+    "dpace-0.1": "[D-PACE](https://huggingface.co/papers/2605.18810)",
+    "auf": "[accept until fail](https://huggingface.co/papers/2607.01893)",
+    "uniform": "all the same",
+}
+
+
+def claims_of_the_losses() -> Iterator[str]:
+    """Tokens a pass of exact adapters by loss and seed, and what the certainty loss adds."""
+    study = result("exact_losses")
+    setting = "{}, certainty {}, rate 0.003, 250 steps"
+    usual = setting.format("decay-0.8", 2)
+    for loss, name in LOSSES.items():
+        rows = [row for row in study["rows"] if (row["loss"], row["certainty_weight"], row["steps"]) == (loss, 2, 250)]
+        assert all(row["equal"] == row["prompts"] for row in rows)
+        found = study["comparisons"].get(f"{setting.format(loss, 2)} against {usual}")
+        ratio = "{:.2f} ({:.2f} to {:.2f})".format(found["ratio"], *found["interval"]) if found else "1"
+        tokens = ", ".join("{:.2f}".format(row["tokens_per_pass"]) for row in rows)
+        yield f"| {name} | {tokens} | {ratio} |"
+
+    found = study["comparisons"][f"{usual} against {setting.format('decay-0.8', 0)}"]
+    yield "{:.3f} times the tokens ({:.3f} to {:.3f})".format(found["ratio"], *found["interval"])
+
+
 CLAIMS = [(page, claim) for page in ("README.md", "docs/results.md") for claim in claims_of_the_study()]
 CLAIMS += [("docs/results.md", claim) for claim in claims_of_the_comparison()]
-CLAIMS += [("docs/exact.md", claim) for claim in claims_of_exact_decoding()]
+CLAIMS += [("docs/exact.md", claim) for claim in (*claims_of_exact_decoding(), *claims_of_the_losses())]
 
 
 @pytest.mark.parametrize(("page", "claim"), CLAIMS)

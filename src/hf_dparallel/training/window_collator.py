@@ -19,7 +19,7 @@ from .collator import DataCollatorForSemiAutoregressiveMasking
 from .objective import IGNORE_INDEX, RowTerms, TokenTerms, mean_by_row
 
 
-# The weight of a mask in the loss, as a part of the weight of the mask before it.
+# The weight of a mask in the loss, as a part of the weight of the mask before it: the best of four (docs/exact.md).
 _DECAY = 0.8
 
 
