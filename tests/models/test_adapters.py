@@ -12,6 +12,7 @@ from transformers import AutoModelForMaskedLM
 from transformers.utils import logging
 
 from hf_dparallel import A2DQwen2ForMaskedDiffusion, DiffusionGenerationConfig
+from hf_dparallel.generation.adapters import active_adapter
 from hf_dparallel.generation.configuration import recipe_of
 from hf_dparallel.training.student import add_adapter
 
@@ -191,6 +192,26 @@ def test_adapters_that_are_not_there_are_refused(tmp_path):
     with pytest.raises(ValueError, match="already has the adapter 'a'"):
         model.load_adapter(str(tmp_path), "a")
     assert model.active_adapters() == ["a"]
+
+
+def test_no_adapter_is_active(tmp_path):
+    model = adapted(save_adapter(tmp_path, recipe={"entropy_threshold": 0.1}))
+    model.set_adapter([])
+    assert torch.equal(logits(model), logits(make_llada()))
+    assert active_adapter(model) is None and recipe_of(model).entropy_threshold is None
+    plain = make_llada().generate(INPUT_IDS, max_new_tokens=4, block_length=4)
+    assert torch.equal(model.generate(INPUT_IDS, max_new_tokens=4, block_length=4), plain)
+    assert torch.equal(logits(model.merge_and_unload()), logits(make_llada()))
+
+
+@pytest.mark.parametrize("settings", [{}, {"modules_to_save": ["lm_head"]}, {"trainable_token_indices": [3]}], ids=str)
+def test_an_adapter_after_the_last_one_is_not_disabled(tmp_path, settings):
+    model = adapted(save_adapter(tmp_path, **settings))
+    alone = logits(model)
+    model.disable_adapters()
+    model.delete_adapter("default")
+    model.load_adapter(str(tmp_path))
+    assert torch.equal(logits(model), alone)
 
 
 # Targets

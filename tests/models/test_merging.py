@@ -167,6 +167,20 @@ def test_several_adapters_are_merged_together_or_by_name(folder, tmp_path):
     close(logits(model), logits(adapted(folder)))
 
 
+@pytest.mark.parametrize("is_merged", [False, True])
+@pytest.mark.parametrize("settings", [{"trainable_token_indices": [3, 5]}, {"modules_to_save": ["lm_head"]}], ids=str)
+def test_one_of_several_adapters_stays(folder, tmp_path, settings, is_merged):
+    """What the others have trained whole is left to them."""
+    for name in ("a", "b"):
+        model = adapted(folder, adapter_name="a")
+        model.load_adapter(str(save_adapter(tmp_path / "b", seed=1, **settings)), "b")
+        model.set_adapter(name)
+        alone = logits(model)
+        if is_merged:
+            model.merge_adapter()
+        close(logits(model.merge_and_unload()), alone)
+
+
 def test_training_takes_the_adapter_out(folder):
     model = adapted(folder, is_trainable=True)
     model.merge_adapter()
@@ -212,6 +226,10 @@ def test_half_precision_is_merged_and_not_taken_out(folder, change):
         assert num_merged(model) == 6 and list(model.peft_config) == ["default"]
     model.eval().set_adapter("default")
     model.merge_and_unload()
+    # Weights of its own, which nothing has rounded since.
+    model.load_adapter(str(folder))
+    model.merge_adapter()
+    model.unmerge_adapter()
 
 
 def test_weights_that_became_half_precision_are_not_taken_out(folder):
@@ -226,14 +244,23 @@ def test_what_cannot_be_merged_is_refused_and_left_as_it_was(folder, tmp_path):
     with pytest.raises(ValueError, match="load_adapter"):
         make_llada().merge_adapter()
     model = adapted(folder)
+    model.load_adapter(str(save_adapter(tmp_path / "b", seed=1)), "b")
     model.disable_adapters()
-    with pytest.raises(ValueError, match="enable_adapters"):
-        model.merge_adapter()
+    for call in (model.merge_adapter, lambda: model.merge_adapter(["default"]), model.merge_and_unload):
+        with pytest.raises(ValueError, match="enable_adapters"):
+            call()
+        assert model.active_adapters() == ["b"]
+    model.delete_adapter("b")
     model.enable_adapters()
     with pytest.raises(ValueError, match=r"\['default'\]"):
         model.merge_adapter(["b"])
 
-    masks = adapted(save_adapter(tmp_path / "masks", alora_invocation_tokens=[60]))
+    masks = adapted(save_adapter(tmp_path / "masks", alora_invocation_tokens=[60]), adapter_name="masks")
+    masks.load_adapter(str(folder), "plain")
+    with pytest.raises(ValueError, match="'masks' acts on masks only"):
+        masks.merge_adapter(["masks"])
+    assert masks.active_adapters() == ["plain"]
+    masks.set_adapter("masks")
     with pytest.raises(ValueError, match="acts on masks only"):
         masks.merge_adapter()
     assert not merge_unrounded(masks)
@@ -241,8 +268,9 @@ def test_what_cannot_be_merged_is_refused_and_left_as_it_was(folder, tmp_path):
     before = base_weights(model)
     last = [layer for layer in model.modules() if isinstance(layer, BaseTunerLayer)][-1]
     last.lora_B["default"].weight.data[:] = float("nan")
-    with pytest.raises(ValueError, match="NaNs"):
-        model.merge_adapter()
+    for call in (model.merge_adapter, model.merge_and_unload):
+        with pytest.raises(ValueError, match="NaNs"):
+            call()
     model.unmerge_adapter()
     for name, weight in base_weights(model).items():
         torch.testing.assert_close(weight, before[name], atol=1e-5, rtol=1e-5)

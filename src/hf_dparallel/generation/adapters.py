@@ -15,7 +15,7 @@ def active_adapter(model: PreTrainedModel) -> str | None:
     """Returns PEFT's name of the active adapter, or `None`."""
     if not has_adapter(model):
         return None
-    return model.active_adapters()[0]
+    return next(iter(model.active_adapters()), None)
 
 
 def set_adapter(model: PreTrainedModel, name: str | None) -> None:

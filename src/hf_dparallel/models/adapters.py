@@ -176,7 +176,7 @@ class AdapterLoadingMixin(_Mixed):
         """Returns the recipe of the active adapter (the first, if there are several), then the model's own."""
         if not has_adapter(self) or self._adapter_layers()[0].disable_adapters:
             return super().recipes()
-        return [self.adapter_recipes.get(self.active_adapters()[0]), *super().recipes()]
+        return [*map(self.adapter_recipes.get, self.active_adapters()[:1]), *super().recipes()]
 
     # The next seven call PEFT. Those of transformers ask for a release of it that may not be out (5.24 for 0.22), and
     # `enable_adapters` leaves `modules_to_save` disabled.
@@ -255,6 +255,8 @@ class AdapterLoadingMixin(_Mixed):
             delete_adapter(self, name, prefix=f"{config.peft_type.value.lower()}_")
             self.adapter_recipes = {other: it for other, it in self.adapter_recipes.items() if other != name}
         if not self.peft_config:
+            # What is loaded next is not disabled.
+            self.enable_adapters()
             del self.peft_config
             self._hf_peft_config_loaded = False
 
@@ -295,15 +297,12 @@ class AdapterLoadingMixin(_Mixed):
             ValueError: if no adapter is loaded or adapters are disabled, or if one cannot be merged: it acts on masks
                 only, changes embeddings that are tied to the head, or weights that are quantized or offloaded.
         """
+        self._check_mergeable(adapter_names)
         if adapter_names:
             self.set_adapter(adapter_names)
-        self._check_mergeable()
-        layers = self._tuner_layers()
-        if layers[0].disable_adapters:
-            raise ValueError("The adapters are disabled. Call `enable_adapters` first.")
 
         self._merge_rounded |= self._rounds()
-        for layer in layers:
+        for layer in self._tuner_layers():
             # PEFT warns of what is merged already.
             if not layer.merged:
                 layer.merge(safe_merge=safe_merge)
@@ -344,9 +343,12 @@ class AdapterLoadingMixin(_Mixed):
         weights = [weight for layer in self._tuner_layers() for weight in layer.get_base_layer().parameters()]
         return any(weight.dtype not in (torch.float32, torch.float64) for weight in weights)
 
-    def _check_mergeable(self) -> None:
-        for name in self.active_adapters():
-            if acts_on_masks(self.peft_config[name]):
+    def _check_mergeable(self, names: list[str] | None = None) -> None:
+        if self._tuner_layers()[0].disable_adapters:
+            raise ValueError("The adapters are disabled. Call `enable_adapters` first.")
+
+        for name in names or self.active_adapters():
+            if acts_on_masks(self.peft_config.get(name)):
                 raise ValueError(
                     f"The adapter {name!r} acts on masks only, so it cannot be merged. Load it beside its base."
                 )
@@ -378,12 +380,12 @@ class AdapterLoadingMixin(_Mixed):
             The same model.
 
         Raises:
-            ValueError: if no adapter is loaded, or it cannot be merged (see [`merge_adapter`]).
+            ValueError: if no adapter is loaded or adapters are disabled, or if one cannot be merged (see
+                [`merge_adapter`]).
         """
         from peft.tuners.tuners_utils import BaseTunerLayer
 
-        self._check_mergeable()
-        how: dict[str, Any] = {"safe_merge": True, "adapter_names": self.active_adapters()}
+        self.merge_adapter()
         self.generation_config = recipe_of(self)
 
         replaced: list[str] = []
@@ -391,10 +393,8 @@ class AdapterLoadingMixin(_Mixed):
             if name.startswith(tuple(replaced)):
                 continue
             if hasattr(module, "unload_and_optionally_merge_module"):
-                base = module.unload_and_optionally_merge_module(merge=True, **how)
+                base = module.unload_and_optionally_merge_module(merge=False, safe_merge=True, adapter_names=None)
             elif isinstance(module, BaseTunerLayer):
-                if not module.merged:
-                    module.merge(**how)
                 base = module.get_base_layer()
             else:
                 continue
@@ -403,6 +403,7 @@ class AdapterLoadingMixin(_Mixed):
 
         del self.peft_config
         self.adapter_recipes = {}
+        self._merge_rounded = False
         self._hf_peft_config_loaded = False
         # The checkpoint of that name has other weights.
         self.config.name_or_path = self.name_or_path = ""
