@@ -214,6 +214,14 @@ def test_an_adapter_after_the_last_one_is_not_disabled(tmp_path, settings):
     assert torch.equal(logits(model), alone)
 
 
+def test_an_adapter_saved_beside_another_of_the_embeddings_is_loaded(tmp_path):
+    """PEFT writes the embeddings under both, by the names inside the other."""
+    model = adapted(save_adapter(tmp_path / "a", target_modules=["embed_tokens"]), adapter_name="a")
+    model.load_adapter(str(save_adapter(tmp_path / "b", target_modules=["q_proj", "lm_head"])), "b")
+    model.save_pretrained(tmp_path / "c")
+    assert torch.equal(logits(adapted(tmp_path / "c")), logits(model))
+
+
 # Targets
 
 

@@ -555,6 +555,7 @@ def _own_copies(
 
         if module not in adapted:
             copied.add(module)
+            whole[plain] = whole.pop(name)
         elif not torch.equal(base[plain].to(weight), whole.pop(name)):
             raise ValueError(
                 f"The adapter has {name!r}, which would change the weights of the model, for other adapters, too. "
