@@ -11,12 +11,12 @@ adapter writes a file of its own and is not repeated; `summary.json` has them al
 
 import itertools
 import json
-import math
 import random
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from transformers import HfArgumentParser
@@ -126,8 +126,15 @@ class Bench(exact.Bench):
         return self.once(f"loss-{loss}-s{seed}-b{certainty_weight:g}-l{rate:g}-n{args.steps}", make)
 
     def _decode(self, student: Any, prompts: list[list[int]], threshold: float) -> list:
+        def every_mask(length: draft_length.DraftLength, num_rows: int, most: int) -> int:
+            return min(most, length.longest)
+
         limit = exact.LENGTHS[self.args.tasks[0]]
-        return exact.decode(student, prompts, limit, threshold, self.args.decode_batch)
+        with (
+            patch.object(draft_length.DraftLength, "choose", every_mask),
+            patch.object(draft_length, "measure_passes", lambda model: (1.0, 0.0)),
+        ):
+            return exact.decode(student, prompts, limit, threshold, self.args.decode_batch)
 
 
 def paired(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -192,7 +199,6 @@ def summarize(folder: Path, command: str) -> dict[str, Any]:
 
 def main() -> None:
     (args,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
-    draft_length.measure_free_tokens = lambda model: math.inf
     bench = Bench(args)
     bench.prepare()
     bench.once("machine", describe_environment)

@@ -19,6 +19,7 @@ import torch
 from examples.paper import __main__ as paper
 from speed import Machine
 
+from hf_dparallel.exact import draft_length
 from hf_dparallel.training.objective import TokenTerms
 from hf_dparallel.training.window_collator import WindowCollator
 
@@ -205,6 +206,24 @@ def test_the_intervals_of_exact_decoding_are_those_of_its_outcomes():
     exact = importlib.import_module("exact")
     for row in json.loads((BENCHMARKS / "results" / "exact_h100.json").read_text())["check"].values():
         assert exact.interval(outcomes_of(row)) == pytest.approx(row["interval"])
+
+
+def test_the_losses_are_compared_with_all_masks_in_every_pass(monkeypatch):
+    losses = importlib.import_module("exact_losses")
+
+    def of_machine(*given):
+        raise AssertionError("The machine decides.")
+
+    def count_masks(*given):
+        length = draft_length.DraftLength(15, torch.nn.Identity())
+        assert draft_length.measure_passes(None) == (1, 0)
+        return [length.choose(num_rows, 99) for num_rows in (1, 80)]
+
+    monkeypatch.setattr(draft_length.DraftLength, "choose", of_machine)
+    monkeypatch.setattr(draft_length, "measure_passes", of_machine)
+    monkeypatch.setattr("exact.decode", count_masks)
+    bench = losses.Bench(losses.Arguments(output_dir=Path(os.devnull).parent))
+    assert bench._decode(None, [], 0.5) == [15, 15]
 
 
 def test_the_comparisons_of_losses_are_those_of_their_outcomes():
