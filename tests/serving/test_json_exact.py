@@ -11,11 +11,13 @@ from hf_dparallel.exact.decoder import SpeculativeDecoder
 from hf_dparallel.exact.draft_length import DraftLength
 from hf_dparallel.models.a2d.modeling_a2d import A2DLlamaForMaskedDiffusion
 from hf_dparallel.serving.json import compile_schema
+from hf_dparallel.serving.tools import read_calls, schema_of_call
 
 from .helpers import ask_once, make_prompt
 
 
-LENGTH = 48
+LENGTH = 72
+TOOLS = [{"type": "function", "function": {"name": name}} for name in ("buy", "wait")]
 WORDS = ["a", "b", "count", "kind", "tags", "x1", "état", "is on"]
 
 
@@ -68,7 +70,9 @@ def answers_to(model, tokenizer, schemas, **settings):
         prompt = make_prompt(model, [40 + number, 39], LENGTH, seed=number, **common | settings)
         # A mask token after the vocabulary is one of the tokenizer.
         size = len(tokenizer) + 1
-        prompt.json = compile_schema(schema, None, tokenizer, size, [tokenizer.eos_token_id])
+        # What "anyOf" is in are the calls of tools, between their tags.
+        schema, call = (None, schema) if "anyOf" in schema else (schema, None)
+        prompt.json = compile_schema(schema, call, tokenizer, size, [tokenizer.eos_token_id])
         prompts.append(prompt)
     return ask_once(model, prompts)
 
@@ -81,8 +85,12 @@ def check(model, tokenizer, schemas, drafts):
     for schema, one, other in zip(schemas, plain, exact, strict=True):
         assert one.error is None and one.tokens == other.tokens, schema
         if one.finish_reason == "stop":
-            answer = json.loads(tokenizer.decode(one.tokens, skip_special_tokens=True))
-            assert list(answer) == list(schema["properties"])
+            text = tokenizer.decode(one.tokens, skip_special_tokens=True)
+            if "anyOf" in schema:
+                ((name, arguments),) = [tuple(call["function"].values()) for call in read_calls(text, TOOLS, True)[1]]
+                assert name in ("buy", "wait") and isinstance(json.loads(arguments), dict)
+            else:
+                assert list(json.loads(text)) == list(schema["properties"])
     return sum(one.nfe for one in plain), sum(other.nfe for other in exact)
 
 
@@ -123,6 +131,16 @@ def test_schemas_give_the_answers_of_one_token_a_pass(drafts, model, tokenizer):
     rng = random.Random(0)
     plain, exact = check(model, tokenizer, [draw_schema(rng) for _ in range(12)], drafts)
     # Drafts are verified by what the model would write without a schema, which for a random one rarely fits.
+    assert exact <= plain
+
+
+def test_calls_of_tools_are_those_of_one_token_a_pass(drafts, model, tokenizer):
+    rng = random.Random(3)
+    schemas = []
+    for _ in range(12):
+        tools = [dict(tool, function=dict(tool["function"], parameters=draw_schema(rng))) for tool in TOOLS]
+        schemas.append(schema_of_call(tools))
+    plain, exact = check(model, tokenizer, schemas, drafts)
     assert exact <= plain
 
 
