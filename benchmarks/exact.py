@@ -16,14 +16,17 @@ import json
 import multiprocessing
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 from exact_tasks import draw_rows, is_right, request_schema
@@ -43,6 +46,7 @@ from transformers import (
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, convert_to_diffusion
 from hf_dparallel.environment import describe_environment
+from hf_dparallel.exact.decoder import SpeculativeDecoder
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.slots import SlotDecoder
 from hf_dparallel.reports import write_json
@@ -406,7 +410,10 @@ class Bench:
         return self.once(f"agree-{run.name}", make)
 
     def time(self, run: Run, dtype: torch.dtype, batch_size: int) -> dict[str, Any]:
-        """Times decoding of test prompts, in turns; the ratio of each turn to plain decoding is what counts."""
+        """Times decoding of test prompts, in turns; the ratio of each turn to plain decoding is what counts.
+
+        On a CPU all decode at the same time, a pass each by turns, and the time of their threads counts.
+        """
 
         def make() -> dict[str, Any]:
             threshold, limit = float(self.check(run, torch.float32)["threshold"]), LENGTHS[run.task]
@@ -438,6 +445,10 @@ class Bench:
                 mine = [answer for batch in batches for answer in way(batch)]
                 result["equal"][name] = sum(a == b for a, b in zip(mine, plain, strict=True))
             for _ in range(self.args.repetitions):
+                if self.device == "cpu":
+                    for name, taken in Turns().run(ways, batches).items():
+                        seconds[name].append(taken)
+                    continue
                 for name, way in ways.items():
                     self._synchronize()
                     started = time.perf_counter()
@@ -458,6 +469,61 @@ class Bench:
         gc.collect()
         if self.device == "cuda":
             torch.cuda.synchronize()
+
+
+class Turns:
+    """Has several ways of decoding run a pass each by turns, so that what disturbs one disturbs all."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._changed = threading.Condition()
+        self._of_thread = threading.local()
+        self._turn = ""
+
+    def run(self, ways: dict[str, Callable[[list], list]], batches: list[list]) -> dict[str, float]:
+        """Returns the seconds of the thread of each way."""
+        self._names = list(ways)
+        self._turn = self._names[0]
+        with (
+            self._taking_turns(LlamaForCausalLM, "forward"),
+            self._taking_turns(SpeculativeDecoder, "_run_pass"),
+            ThreadPoolExecutor(len(ways)) as pool,
+        ):
+            running = {name: pool.submit(self._run, name, way, batches) for name, way in ways.items()}
+            return {name: of.result() for name, of in running.items()}
+
+    def _run(self, name: str, way: Callable[[list], list], batches: list[list]) -> float:
+        self._of_thread.name = name
+        torch.set_num_threads(1)
+        try:
+            self._wait(name)
+            started = time.thread_time()
+            for batch in batches:
+                way(batch)
+            return time.thread_time() - started
+        finally:
+            with self._changed:
+                self._pass_on(name)
+                self._names.remove(name)
+
+    def _wait(self, name: str) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._turn == name)
+
+    def _pass_on(self, name: str) -> None:
+        self._turn = self._names[(self._names.index(name) + 1) % len(self._names)]
+        self._changed.notify_all()
+
+    def _taking_turns(self, of: type, method: str) -> AbstractContextManager:
+        own = getattr(of, method)
+
+        def run_in_turn(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._changed:
+                self._pass_on(self._of_thread.name)
+            self._wait(self._of_thread.name)
+            return own(instance, *args, **kwargs)
+
+        return mock.patch.object(of, method, run_in_turn)
 
 
 def generate(model: Any, prompts: list[list[int]], limit: int, batch_size: int, **kwargs: Any) -> list[list[int]]:
@@ -532,7 +598,7 @@ def main() -> None:
         bench.agree(best)
         if task == "requests":
             bench.guide(best)
-        for batch_size in (1, 8):
+        for batch_size in (1, 2, 4, 8, 16):
             result = bench.time(best, getattr(torch, dtype), batch_size)
             print(task, dtype, batch_size, json.dumps(result["ratio"]), flush=True)
     summarize(args.output_dir, " ".join(sys.argv))
