@@ -8,7 +8,6 @@ are none, since the masks have seen a rejected token.
 Self-speculative decoding with mask tokens is from https://huggingface.co/papers/2507.11851.
 """
 
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -92,10 +91,10 @@ class SpeculativeDecoder(Decoder):
         num_left = self.config.max_new_tokens - 2 - min(status.num_decided for status in canvas.status)
         num_drafts = length.choose(len(canvas), max(num_left, 0))
         canvas.num_masks = num_drafts + self.planner.first_mask if num_drafts else 0
-        start = time.perf_counter()
+        start = length.clock()
         super()._run_pass()
         if self.planner.num_computed:
-            length.note_pass(len(canvas), self.planner.num_computed, num_drafts > 0, time.perf_counter() - start)
+            length.note_pass(len(canvas), self.planner.num_computed, num_drafts > 0, length.clock() - start)
 
     def decide(
         self, columns: torch.LongTensor, masked: torch.BoolTensor, logits: torch.Tensor

@@ -6,7 +6,7 @@ Answers do not depend on it. Where drafts do not pay, as in large batches on a C
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median_low
 from threading import Lock
 from typing import Any
@@ -38,6 +38,8 @@ class DraftLength:
     def __init__(self, longest: int, model: PreTrainedModel):
         self.longest = longest
         self._model = ref(model)
+        # On a CPU the time of the thread, which does not run while other processes do.
+        self.clock = time.thread_time if model.device.type == "cpu" else time.perf_counter
         # The seconds of a pass with masks before its first token, and of each token; and how many times as long the
         # last ones took.
         self._seconds: tuple[float, float] | None = None
@@ -117,7 +119,7 @@ class DraftLength:
     def _expected(self, num_tokens: float) -> float:
         """Returns the seconds of a pass with masks, at first from two short ones."""
         if self._seconds is None:
-            self._seconds = measure_passes(self._model())
+            self._seconds = measure_passes(self._model(), self.clock)
         of_pass, of_token = self._seconds
         return of_pass + num_tokens * of_token
 
@@ -133,18 +135,18 @@ def draft_length_of(model: PreTrainedModel, longest: int) -> DraftLength:
 
 
 @torch.no_grad()
-def measure_passes(model: Any, num_tokens: int = 16) -> tuple[float, float]:
+def measure_passes(model: Any, clock: Callable[[], float], num_tokens: int = 16) -> tuple[float, float]:
     """Returns the seconds of a pass with masks before its first token, and of each token, from two short passes."""
     device = model.get_input_embeddings().weight.device
 
     def seconds(length: int) -> float:
         ids = torch.zeros(1, length, dtype=torch.long, device=device)
-        start = time.perf_counter()
+        start = clock()
         with acting_at(torch.ones_like(ids, dtype=torch.bool)):
             hidden_states = model.model(input_ids=ids).last_hidden_state
             # Waits for the device.
             model.lm_head(hidden_states)[0, -1, 0].item()
-        return time.perf_counter() - start
+        return clock() - start
 
     one = seconds(1)
     of_token = max(seconds(1 + num_tokens) - one, 0.0) / num_tokens
