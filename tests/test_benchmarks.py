@@ -23,6 +23,7 @@ from hf_dparallel.exact import draft_length
 from hf_dparallel.training.objective import TokenTerms
 from hf_dparallel.training.window_collator import WindowCollator
 
+from .helpers import make_llada
 from .pages import arguments_of_ours, parse_only
 
 
@@ -215,8 +216,8 @@ def test_the_losses_are_compared_with_all_masks_in_every_pass(monkeypatch):
         raise AssertionError("The machine decides.")
 
     def count_masks(*given):
-        length = draft_length.DraftLength(15, torch.nn.Identity())
-        assert draft_length.measure_passes(None) == (1, 0)
+        length = draft_length.draft_length_of(make_llada(), 15)
+        assert draft_length.measure_passes() == (1, 0)
         return [length.choose(num_rows, 99) for num_rows in (1, 80)]
 
     monkeypatch.setattr(draft_length.DraftLength, "choose", of_machine)
