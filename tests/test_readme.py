@@ -285,6 +285,10 @@ def claims_of_the_losses() -> Iterator[str]:
         tokens = ", ".join("{:.2f}".format(row["tokens_per_pass"]) for row in rows)
         yield f"| {name} | {tokens} | {ratio} |"
 
+    long = [setting.format(loss, 2).replace("250", "600") for loss in ("dpace-0.1", "decay-0.8")]
+    found = study["comparisons"][" against ".join(long)]
+    yield "{:.2f} ({:.2f} to {:.2f}) times".format(found["ratio"], *found["interval"])
+
     found = study["comparisons"][f"{usual} against {setting.format('decay-0.8', 0)}"]
     yield "{:.3f} times the tokens ({:.3f} to {:.3f})".format(found["ratio"], *found["interval"])
 
