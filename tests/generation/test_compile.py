@@ -7,7 +7,16 @@ from transformers import CompileConfig
 
 from hf_dparallel.generation.runner import _KEPT
 
-from ..helpers import assert_same_row, make_a2d, make_dream, make_fast_dllm, make_llada, make_nemotron, make_sdar
+from ..helpers import (
+    Recorder,
+    assert_same_row,
+    make_a2d,
+    make_dream,
+    make_fast_dllm,
+    make_llada,
+    make_nemotron,
+    make_sdar,
+)
 
 
 NEW = {"max_new_tokens": 16, "block_length": 4, "stop_at_eos": False, "return_dict_in_generate": True}
@@ -97,6 +106,17 @@ def test_rows_that_come_and_go_are_the_same(graphs, make, cache, settings):
         assert_same_row(row, other, row.index)
         if row.entropies is not None:
             torch.testing.assert_close(row.entropies, other.entropies, equal_nan=True)
+
+
+def test_a_streamer_gets_no_padding(graphs):
+    model = make_one_layer(make_llada)
+    streamers = []
+    for compile_config in (None, graphs.config):
+        streamer = Recorder()
+        kwargs = NEW | {"entropy_threshold": 1.0, "compile_config": compile_config}
+        model.generate(torch.tensor([[2, 3, 4]]), streamer=streamer, **kwargs)
+        streamers.append((streamer.tokens, streamer.drafts, streamer.events))
+    assert streamers[0] == streamers[1] and streamers[0][1]
 
 
 def test_draws_of_the_global_state_are_the_same(graphs):

@@ -23,7 +23,9 @@ class DraftStream(DecodingHook):
         if len(canvas) > 1:
             text = f"`streamer` works with one prompt only, got a batch of {len(canvas)}."
             raise ValueError(f"{text} Call `generate` for each, with `num_return_sequences=1`.")
-        self.streamer.put(canvas.sequences[:, : canvas.answer(0).start].cpu())
+        # Compiled passes have padding before a single prompt, too.
+        prompt = canvas.sequences[:, canvas.prompt_start(0) : canvas.answer(0).start]
+        self.streamer.put(prompt.cpu())
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
         status = self.canvas.status[0]
