@@ -25,8 +25,8 @@ _PRIOR_WEIGHT = 2.0
 _KEPT = 0.99
 # The most drafts where the pass before had none. From there they grow to twice as many and these, pass by pass.
 _FEW = 3
-# How much faster drafts must be than none: what is expected of them is known to about that.
-_MARGIN = 1.05
+# How much faster drafts must be than none: they are known to about that, and rows of a batch end at different times.
+_MARGIN = 1.1
 # How many of the last passes of a kind are remembered, and after how many passes one without masks is timed again.
 _REMEMBERED = 5
 _TIMED_AGAIN = 100
