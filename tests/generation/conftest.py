@@ -1,7 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The commit rule of KLASS, an example, for tests of rules with a memory."""
 
-import runpy
+import importlib
+import sys
 from unittest.mock import patch
 
 import pytest
@@ -15,6 +16,9 @@ from ..pages import ROOT
 @pytest.fixture(scope="module")
 def klass():
     """Lets a module decode with `kl_threshold`."""
-    with patch.dict(SETTINGS), patch.dict(commit_rules.RULES):
-        runpy.run_path(str(ROOT / "examples" / "klass_rule.py"))
+    path = [str(ROOT / "examples"), *sys.path]
+    with patch.dict(SETTINGS), patch.dict(commit_rules.RULES), patch.object(sys, "path", path):
+        # A module, because compiled code imports the names that it uses.
+        importlib.import_module("klass_rule")
         yield
+    del sys.modules["klass_rule"]

@@ -108,6 +108,15 @@ def test_rows_that_come_and_go_are_the_same(graphs, make, cache, settings):
             torch.testing.assert_close(row.entropies, other.entropies, equal_nan=True)
 
 
+def test_a_rule_with_a_memory_decides_as_without_compiled_code(graphs, klass):
+    """Its tensors of the last pass are in no memory that compiled code uses again."""
+    model = make_one_layer(make_llada)
+    kwargs = NEW | {"max_new_tokens": 64, "block_length": 16, "kl_threshold": 1e-3, "kl_confidence": 0.02}
+    compiled = model.generate(torch.tensor([[2, 3, 4]]), compile_config=graphs.config, **kwargs)
+    plain = model.generate(torch.tensor([[2, 3, 4]]), **kwargs)
+    assert same(compiled, plain) and plain.nfe.item() < 60
+
+
 def test_a_streamer_gets_no_padding(graphs):
     model = make_one_layer(make_llada)
     streamers = []

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from hf_dparallel_rules.certainty import TokenPrediction
+from hf_dparallel_rules.commit_rules import RULES
 
 from .hooks.base import Change, DecodingHook
 
@@ -77,7 +78,12 @@ class CompiledPass:
 
 
 def _decides_on_host(decoder: Any) -> bool:
-    """Returns whether draws or hooks take part in what is committed."""
+    """Returns whether draws, hooks or a commit rule of one's own take part in what is committed."""
+    rule = RULES.get(decoder.config.commit_rule())
+    if rule is not None and not rule.__module__.startswith("hf_dparallel_rules."):
+        # It may keep tensors of a pass, whose memory compiled code uses again, or read them on the host.
+        return True
+
     own = (DecodingHook.scores, DecodingHook.change)
     is_plain = all((type(hook).scores, type(hook).change) == own for hook in decoder.hooks)
     return not is_plain or decoder.config.temperature > 0
