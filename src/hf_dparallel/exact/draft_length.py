@@ -22,7 +22,7 @@ from .gated_pass import acting_at
 _PRIOR = 0.8
 _PRIOR_WEIGHT = 2.0
 # What a draft counts after a pass. So drafts are tried again, some hundred passes after they did not pay.
-_KEPT = 0.99
+_KEPT = 0.995
 # The most drafts where the pass before had none. From there they grow to twice as many and these, pass by pass.
 _FEW = 3
 # How much faster drafts must be than none: they are known to about that, and rows of a batch end at different times.
