@@ -10,6 +10,7 @@ import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from hf_dparallel.generation.cache import CanvasLayer
+from hf_dparallel.generation.canvas import Canvas
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.hooks.base import DecodingHook
 from hf_dparallel.generation.slots import SlotDecoder
@@ -211,6 +212,38 @@ def test_an_interrupted_pass_is_run_again(make, settings, place):
             if row.entropies is not None:
                 torch.testing.assert_close(row.entropies, other.entropies, equal_nan=True)
         assert times or at > 1
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (make_llada, {"cache_implementation": "dual", "output_certainty": True}),
+        (make_sdar, {"temperature": 1.0}),
+        (make_a2d, {"exact": True, "temperature": 1.0, "confidence_threshold": 0.01}),
+    ],
+)
+def test_an_interruption_that_waits_for_the_device_loses_no_pass(monkeypatch, make, settings):
+    model = make(**(EXACT if "exact" in settings else {})).double()
+    prompts = [[2 + (7 * row + k) % 60 for k in range(length)] for row, length in enumerate((5, 9, 3, 7))]
+    kwargs = {"batch_size": 2, "generator_for": lambda number: torch.Generator().manual_seed(number)}
+    kwargs |= CERTAIN | {"return_dict_in_generate": True} | settings
+    expected = list(model.generate_many(prompts, **kwargs))
+    read_status = Canvas.read_status
+
+    def interrupt(canvas):
+        # Not where rows enter: all work of the device has been waited for then.
+        if len(canvas.status) == len(canvas) and next(calls) == at:
+            raise KeyboardInterrupt
+        read_status(canvas)
+
+    monkeypatch.setattr(Canvas, "read_status", interrupt)
+    for at in range(1, 8):
+        calls = itertools.count(1)
+        rows = read_through_interruptions(model.generate_many(prompts, **kwargs))
+        for row, other in zip(rows, expected, strict=True):
+            assert torch.equal(row.tokens, other.tokens), (at, row.index)
+            if row.entropies is not None:
+                torch.testing.assert_close(row.entropies, other.entropies, equal_nan=True)
 
 
 def test_a_pass_that_is_done_when_it_is_interrupted_has_drawn():

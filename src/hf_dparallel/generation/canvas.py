@@ -375,11 +375,12 @@ class Canvas:
         on_host = self.table[: len(self)].cpu()
         numbers_on_host = on_host[:, : len(self._names)].tolist()
         tokens_on_host = on_host[:, len(self._names) :]
-        self.status = []
+        rows = []
         for row, numbers_of_row in enumerate(numbers_on_host):
             answer = tokens_on_host[row, self.answer(row).start - self.first_new :]
             named = dict(zip(self._names, numbers_of_row, strict=True))
-            self.status.append(self._status(row, answer, **named))
+            rows.append(self._status(row, answer, **named))
+        self.status = rows
 
     def _status(
         self, row: int, answer: torch.LongTensor, *, first_pending: int, first_end: int, num_nan: int, **counts: int

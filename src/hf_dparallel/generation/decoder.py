@@ -26,7 +26,7 @@ class Decoder:
     """Decodes rows together. Rows can be added at any time, and leave when they are finished.
 
     The configuration has every setting, special tokens included. `generator_for` gives the random state of a row; by
-    default torch's global one is used. A pass that was interrupted is run again by the next [`step`].
+    default torch's global one is used. A pass that was interrupted is run again, or finished, by the next [`step`].
     """
 
     def __init__(
@@ -47,6 +47,8 @@ class Decoder:
         # By row id. Without them, rows draw from torch's global state.
         self.generators: dict[int, torch.Generator] = {}
         self._entered: dict[int, float] = {}
+        # What a pass has predicted and changed, until its end.
+        self._decided: tuple[TokenPrediction, Change] | None = None
         self.compiled: CompiledPass | None = None
         if config.compile_config is not None:
             self.compiled = CompiledPass(self)
@@ -69,6 +71,7 @@ class Decoder:
 
     def add_prompts(self, prompts: Mapping[int, torch.LongTensor]) -> None:
         """Adds prompts of any lengths, `(prompt_length,)` each, by row ids that are not in use."""
+        self._finish_pass()
         for row_id in prompts:
             self._entered[row_id] = time.perf_counter()
             if self.generator_for is not None:
@@ -80,12 +83,14 @@ class Decoder:
 
     def remove(self, row_ids: Collection[int]) -> None:
         """Removes unfinished rows. The others go on as if these had never been there."""
+        self._finish_pass()
         self.canvas.remove(row_ids)
         for row_id in row_ids:
             self._leave(row_id)
 
     def step(self) -> list[DecodedRow]:
         """Runs one pass, and returns the rows that are finished after it."""
+        self._finish_pass()
         # Rows whose whole answer was given as they entered take no pass.
         finished = self.canvas.pop_finished()
         if self.canvas and not finished:
@@ -100,15 +105,23 @@ class Decoder:
 
     def _run_pass(self) -> None:
         if self.compiled is not None:
-            prediction, change = self.compiled.run_pass()
+            self._decided = self.compiled.run_pass()
         else:
             columns, masked = self.canvas.open_columns()
             logits = self.runner.logits(self.wanted(columns))
-            prediction, change = self.decide(columns, masked, logits)
-        self.planner.note()
+            self._decided = self.decide(columns, masked, logits)
+        self._finish_pass()
 
+    def _finish_pass(self) -> None:
+        """Ends a pass that has decided. Most interruptions come here, where the host waits for the device."""
+        if self._decided is None:
+            return
+        self.planner.note()
         # Rows whose answer has ended leave.
         self.canvas.read_status()
+
+        prediction, change = self._decided
+        self._decided = None
         self._end_pass(prediction, change)
 
     def _end_pass(self, prediction: TokenPrediction, change: Change) -> None:
