@@ -25,8 +25,9 @@ _PRIOR_WEIGHT = 2.0
 _KEPT = 0.995
 # The most drafts where the pass before had none. From there they grow to twice as many and these, pass by pass.
 _FEW = 3
-# How much faster drafts must be than none: they are known to about that, and rows of a batch end at different times.
-_MARGIN = 1.1
+# How much faster drafts must be than none, and again for each doubling of the rows: a batch takes as long as the row
+# with fewest drafts that are right.
+_MARGIN = 0.07
 # How many of the last passes of a kind are remembered, and after how many passes one without masks is timed again.
 _REMEMBERED = 5
 _TIMED_AGAIN = 100
@@ -81,7 +82,8 @@ class DraftLength:
             plain = self._plain.get(num_rows, ())
             if len(plain) > 1 and self._num_since < _TIMED_AGAIN:
                 most = min(most, self.longest, 2 * self._num_last + _FEW)
-                num_masks = self._fastest(num_rows, most, _MARGIN / median_low(plain))
+                margin = 1 + _MARGIN * num_rows.bit_length()
+                num_masks = self._fastest(num_rows, most, margin / median_low(plain))
             self._num_last = num_masks
             return num_masks
 
