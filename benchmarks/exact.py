@@ -18,9 +18,9 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -46,6 +46,7 @@ from transformers import (
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, convert_to_diffusion
 from hf_dparallel.environment import describe_environment
+from hf_dparallel.exact import draft_length
 from hf_dparallel.exact.decoder import SpeculativeDecoder
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.slots import SlotDecoder
@@ -335,7 +336,8 @@ class Bench:
             limit, result = LENGTHS[run.task], {"run": asdict(run), "dtype": str(dtype), "tuning": {}}
             prompts, _ = self.prompts(run.task, "tune", self.args.tuning_prompts)
             for threshold in THRESHOLDS if dtype == torch.float32 else ():
-                result["tuning"][threshold] = ratio(decode(student, prompts, limit, threshold, rows))
+                with drafting_all():
+                    result["tuning"][threshold] = ratio(decode(student, prompts, limit, threshold, rows))
             tuning = result["tuning"] or self.check(run, torch.float32)["tuning"]
             result["threshold"] = max(tuning, key=lambda threshold: tuning[threshold])
             count = self.args.test_prompts if run == self.runs(run.task)[0] else self.args.seed_prompts
@@ -344,7 +346,8 @@ class Bench:
             if dtype != torch.float32:
                 llama = LlamaForCausalLM.from_pretrained(self.teach(run.task), dtype=dtype).to(self.device).eval()
                 expected = generate(llama, prompts, limit, rows)
-            answers = decode(student, prompts, limit, float(result["threshold"]), rows)
+            with drafting_all():
+                answers = decode(student, prompts, limit, float(result["threshold"]), rows)
             tokens = tokens_of(answers)
             texts = self.tokenizer().batch_decode(tokens, skip_special_tokens=True)
             outcomes = [
@@ -382,7 +385,9 @@ class Bench:
                 config = resolve(student, None, tokenizer, max_new_tokens=limit, **settings)
                 guides = {index: SimpleNamespace(json=compile_schema(*schema)) for index in range(len(prompts))}
                 decoder = student.make_decoder(config, [JsonHook(guides)])
-                rows = list(SlotDecoder(decoder, prompts, self.args.decode_batch, lambda ids: ids[0].to(self.device)))
+                slots = SlotDecoder(decoder, prompts, self.args.decode_batch, lambda ids: ids[0].to(self.device))
+                with drafting_all():
+                    rows = list(slots)
                 tokens_per_pass[name] = ratio(rows)
                 answers.append(tokens_of(rows))
             equal = sum(plain == exact for plain, exact in zip(*answers, strict=True))
@@ -546,6 +551,20 @@ def generate(model: Any, prompts: list[list[int]], limit: int, batch_size: int, 
 def decode(student: Any, prompts: list[list[int]], limit: int, threshold: float, rows: int, **kwargs: Any) -> list:
     settings = {"max_new_tokens": limit, "confidence_threshold": threshold}
     return list(student.generate_many(prompts, batch_size=rows, **settings, **kwargs))
+
+
+@contextmanager
+def drafting_all() -> Iterator[None]:
+    """Has passes draft all that they can, so that how many there are does not depend on the machine."""
+
+    def every_mask(length: draft_length.DraftLength, num_rows: int, most: int) -> int:
+        return min(most, length.longest)
+
+    with (
+        mock.patch.object(draft_length.DraftLength, "choose", every_mask),
+        mock.patch.object(draft_length, "measure_passes", lambda *given: (1.0, 0.0)),
+    ):
+        yield
 
 
 def tokens_of(rows: list[Any]) -> list[list[int]]:

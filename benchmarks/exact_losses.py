@@ -16,14 +16,12 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from transformers import HfArgumentParser
 
 import exact
 from hf_dparallel.environment import describe_environment
-from hf_dparallel.exact import draft_length
 from hf_dparallel.reports import write_json
 from hf_dparallel.training.objective import IGNORE_INDEX, RowTerms, TokenTerms, mean_by_row
 from hf_dparallel.training.window_collator import WindowCollator
@@ -126,14 +124,8 @@ class Bench(exact.Bench):
         return self.once(f"loss-{loss}-s{seed}-b{certainty_weight:g}-l{rate:g}-n{args.steps}", make)
 
     def _decode(self, student: Any, prompts: list[list[int]], threshold: float) -> list:
-        def every_mask(length: draft_length.DraftLength, num_rows: int, most: int) -> int:
-            return min(most, length.longest)
-
         limit = exact.LENGTHS[self.args.tasks[0]]
-        with (
-            patch.object(draft_length.DraftLength, "choose", every_mask),
-            patch.object(draft_length, "measure_passes", lambda *given: (1.0, 0.0)),
-        ):
+        with exact.drafting_all():
             return exact.decode(student, prompts, limit, threshold, self.args.decode_batch)
 
 
