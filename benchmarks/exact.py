@@ -56,7 +56,7 @@ from hf_dparallel.serving.json import JsonHook, compile_schema
 
 # New tokens of an answer, at most.
 LENGTHS = {"requests": 64, "counting": 64, "chat": 128}
-THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
+THRESHOLDS = (0.5, 0.7, 0.8, 0.9)
 # The template of SmolLM2 without its system prompt of 25 tokens.
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

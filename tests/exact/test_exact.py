@@ -25,7 +25,6 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from hf_dparallel.exact.decoder import SpeculativeDecoder
 from hf_dparallel.exact.gate import gate_adapters
 from hf_dparallel.exact.gated_pass import acting_at
 from hf_dparallel.generation.configuration import resolve
@@ -343,21 +342,6 @@ def test_written_tokens_replace_the_keys_of_proposals():
                 rows += decoder.step()
         answers[threshold] = {row.index: row.tokens.tolist() for row in rows}
     assert answers[None] == answers[EVERYTHING]
-
-
-def test_nothing_is_proposed_after_a_rejection(monkeypatch):
-    rejected = []
-
-    def propose(self, logits, first, is_clean):
-        propose_next(self, logits, first, is_clean)
-        rejected.extend((self.canvas.drafts.value == MASK).all(dim=1)[~is_clean[:, 0]].tolist())
-
-    propose_next = SpeculativeDecoder._draft
-    monkeypatch.setattr(SpeculativeDecoder, "_draft", propose)
-    model, prompts = make_model(), make_ragged(8)
-    _, answers = decode(model, prompts)
-    assert answers == [one_at_a_time(model, prompt, 30) for prompt in prompts]
-    assert rejected and all(rejected)
 
 
 def test_a_gate_gives_what_the_offsets_of_peft_give():

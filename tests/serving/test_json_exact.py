@@ -104,19 +104,21 @@ class Drafts:
     def choose(self, num_rows: int) -> int:
         return self.rng.randrange(6)
 
-    def draft(self, decoder, logits, first, is_clean) -> None:
+    def draft(self, decoder, logits, first_open, num_decided) -> None:
         canvas = decoder.canvas
+        first = first_open + num_decided
         drafts = torch.full_like(canvas.sequences, decoder.config.mask_token_id)
         # A pass without masks makes none.
         for row in range(len(canvas) if logits.shape[1] else 0):
             tokens = self.right[int(canvas.sequences[row, canvas.prompt_start(row)]) - 40]
             number = int(first[row]) - canvas.answer(row).start
-            if not is_clean[row] or self.rng.random() < 0.1:
+            if self.rng.random() < 0.1:
                 continue
             for place, token in enumerate(tokens[number : number + logits.shape[1]]):
                 is_right = self.rng.random() < 0.8
                 drafts[row, int(first[row]) + place] = token if is_right else self.rng.randrange(39)
         canvas.drafts.value = drafts
+        canvas.window.value = canvas.block.gather(1, first).squeeze(1) + self.rng.randrange(4)
 
 
 @pytest.fixture

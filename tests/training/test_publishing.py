@@ -157,7 +157,7 @@ def test_the_saved_recipe_is_the_models_or_the_papers_for_answers_as_long_as_tra
 
 
 @pytest.mark.parametrize("certainty_weight", [0.0, 2.0])
-@pytest.mark.parametrize(("own", "rule"), [({}, {"confidence_threshold": 0.5}), *[(own, own) for own in OWN_RULES]])
+@pytest.mark.parametrize(("own", "rule"), [({}, {"confidence_threshold": 0.8}), *[(own, own) for own in OWN_RULES]])
 def test_an_exact_student_drafts_whatever_it_was_taught(tmp_path, certainty_weight, own, rule):
     model = make_exact(adapter=False).float()
     model.generation_config = DiffusionGenerationConfig(**own)

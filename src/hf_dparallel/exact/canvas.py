@@ -15,7 +15,8 @@ from ..generation.plan import Pass, Planner, known_and_new, near_and_far
 class DraftCanvas(Canvas):
     """Rows of a model with a causal past. The open blocks are the next token and the drafts after it.
 
-    After them stand `num_masks` masks, which draft further tokens.
+    After them stand the columns of `num_masks` masks, which draft further tokens. Each row has them in a window that
+    may begin before the last drafts: they see the drafts before their window and one another.
     """
 
     def __init__(self, config: DiffusionGenerationConfig, attention: str, num_masks: int):
@@ -27,6 +28,8 @@ class DraftCanvas(Canvas):
             self.max_open = 1
         # The drafted tokens, the mask token elsewhere.
         self.drafts = self.row_tensor(config.mask_token_id)
+        # The block that the window begins at: one of the open ones, the first if it would begin before.
+        self.window = self.row_tensor(0, is_wide=False)
         # By row id, the first token of the answer that was written after the last pass.
         self.written: dict[int, int] = {}
 
@@ -41,6 +44,16 @@ class DraftCanvas(Canvas):
     def own(self) -> None:
         super().own()
         self.drafts.value = self.drafts.value.clone()
+        self.window.value = self.window.value.clone()
+
+    def window_start(self) -> torch.LongTensor:
+        """Returns the block that the window of each row begins at, `(rows, 1)`."""
+        return torch.maximum(self.window.value, self.open_from).minimum(self.open_to)[:, None]
+
+    def positions(self) -> torch.LongTensor:
+        # The columns of the masks follow the last draft, wherever their window begins.
+        num_behind = self.open_to[:, None] - self.window_start()
+        return self.position_ids - num_behind * self.is_mask()
 
     def is_mask(self) -> torch.BoolTensor:
         return self.block >= self.open_to[:, None]
@@ -52,7 +65,7 @@ class DraftCanvas(Canvas):
         return self.block.minimum(first_mask) + is_left_over.long()
 
     def _last_open(self, first: torch.LongTensor) -> torch.LongTensor:
-        is_draft = self.drafts.value != self.config.mask_token_id
+        is_draft = (self.drafts.value != self.config.mask_token_id) & (self.block >= first[:, None])
         return first + is_draft.sum(dim=1)
 
 
@@ -112,6 +125,12 @@ class DraftPlanner(Planner):
         if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
             return mask
         return torch.zeros_like(mask, dtype=self.model.dtype).masked_fill_(~mask, -torch.inf)
+
+    def visible(self, planned: Pass) -> torch.BoolTensor:
+        canvas = self.canvas
+        is_behind = (canvas.block >= canvas.window_start()) & (canvas.block < canvas.open_to[:, None])
+        is_hidden = planned.of(canvas.is_mask())[:, :, None] & planned.of_keys(is_behind)[:, None]
+        return super().visible(planned) & ~is_hidden
 
     def _open_columns(self) -> tuple[torch.LongTensor, torch.BoolTensor]:
         columns = self._last_columns(2 * self.canvas.config.block_length, self.open_ends() + self._num_after())

@@ -1,10 +1,11 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Self-speculative decoding of autoregressive models: masks draft tokens, which causal logits verify.
 
-A pass computes the tokens that the last pass drafted, causally and without the adapter, and after them masks, with
-the adapter. The drafts that agree with the model's own tokens are accepted, and its own next token with them. If all
-agree, the masks' predictions are the next drafts, up to the first that the commit rule would not commit; else there
-are none, since the masks have seen a rejected token.
+A pass computes the drafted tokens, causally and without the adapter, and a window of masks, with the adapter. The
+drafts that agree with the model's own tokens are accepted, and its own next token with them. The window begins behind
+the drafts that the commit rule would commit, and does not see later ones. If those before it are accepted, the masks'
+predictions are the next drafts, whatever becomes of the later ones. Else the drafts after the rejected one are the
+next ones, and the next window begins at the next token.
 Self-speculative decoding with mask tokens is from https://huggingface.co/papers/2507.11851.
 """
 
@@ -29,6 +30,10 @@ from .draft_length import DraftLength, draft_length_of
 from .gate import gate_adapters
 from .gated_pass import acting_at
 from .processing import CausalScores
+
+
+# A draft that the commit rule would not commit is tried if the product of the probabilities up to it is at least this.
+_LEAST_CHANCE = 0.03
 
 
 class SpeculativeDecoder(Decoder):
@@ -135,10 +140,7 @@ class SpeculativeDecoder(Decoder):
     def _verify(
         self, columns: torch.LongTensor, is_open: torch.BoolTensor, logits: torch.Tensor
     ) -> tuple[TokenPrediction, Change]:
-        """Returns the model's own tokens, and the change up to the first that was not drafted.
-
-        Drafts further tokens in rows of which all drafts are the model's own tokens.
-        """
+        """Returns the model's own tokens, and the change up to the first that was not drafted. Drafts others."""
         canvas = self.canvas
         count = columns.shape[1]
         prediction = self._predict_causal(columns, is_open, logits[:, :count])
@@ -151,8 +153,7 @@ class SpeculativeDecoder(Decoder):
         for hook in self.hooks:
             change = hook.change(prediction, change)
 
-        is_clean = num_agreeing == is_open.sum(dim=1, keepdim=True) - 1
-        self._draft(logits[:, count:], columns[:, :1] + num_agreeing + 1, is_clean)
+        self._draft(logits[:, count:], columns[:, :1], change.commits.sum(dim=1, keepdim=True))
         return prediction, change
 
     def _take(self, columns: torch.LongTensor, logits: torch.Tensor) -> tuple[TokenPrediction, Change]:
@@ -167,24 +168,43 @@ class SpeculativeDecoder(Decoder):
         is_sure = self.rule(prediction, masked) | (canvas.column_ids[:count] == 0)
         return prediction, Change(prediction.tokens, masked & is_sure.cumprod(dim=1).bool())
 
-    def _draft(self, logits: torch.Tensor, first: torch.LongTensor, is_clean: torch.BoolTensor) -> None:
-        """Writes what masks draft for the columns `first` and after, in rows without a rejection."""
+    def _draft(self, logits: torch.Tensor, first_open: torch.LongTensor, num_decided: torch.LongTensor) -> None:
+        """Writes the next drafts, and places the window behind those that the commit rule would commit.
+
+        Where a draft before the window was rejected, the ones after it stay, and the window begins at the next token.
+        `logits` are those of the masks; `first_open` and `num_decided`, `(rows, 1)`, are the first column that was
+        open, and how many tokens have been decided from there on.
+        """
         canvas = self.canvas
         mask_token_id = self.config.mask_token_id
-        empty = torch.full_like(canvas.sequences, mask_token_id)
-        if not logits.shape[1]:
-            canvas.drafts.value = empty
+        num_masks = logits.shape[1]
+        if not num_masks:
+            canvas.drafts.value = torch.full_like(canvas.sequences, mask_token_id)
             return
 
-        order = canvas.column_ids[: logits.shape[1]]
+        # The first mask drafts the token after the one that it stands for.
+        num_before = canvas.window_start() - canvas.open_from[:, None]
+        is_valid = num_before < num_decided
+        first = first_open + num_decided
         drafted = measure_certainty(logits, mask_token_id)
-        drafted.columns = first + order
-        is_sure = self.rule(drafted, torch.ones_like(drafted.tokens, dtype=torch.bool)).cumprod(dim=1).bool()
+        drafted.columns = first_open + num_before + 1 + canvas.column_ids[:num_masks]
+        is_decided = drafted.columns < first
+
+        is_sure = self.rule(drafted, torch.ones_like(is_decided)) | is_decided
+        is_sure = is_sure.cumprod(dim=1).bool()
+        num_sure = (is_sure & ~is_decided & is_valid).sum(dim=1)
+        canvas.window.value = canvas.block.gather(1, first).squeeze(1) + num_sure
+
+        chance = drafted.confidence.masked_fill(is_decided, 1.0).cumprod(dim=1)
+        tokens = drafted.tokens.where(is_sure | (chance >= _LEAST_CHANCE), mask_token_id)
+        drafts = canvas.drafts.value
+        drafts = torch.where(is_valid, drafts.scatter(1, drafted.columns, tokens), drafts)
+
         # The last token of the answer is never drafted: the pass that verifies the one before it predicts it.
         room = canvas.layout.max_new_tokens - 1 - canvas.block.gather(1, first)
-        is_drafted = is_sure & is_clean & (order < room)
-        tokens = drafted.tokens.where(is_drafted, mask_token_id)
-        canvas.drafts.value = empty.scatter(1, drafted.columns, tokens)
+        order = canvas.column_ids - first
+        is_drafted = (order >= 0) & (order < room.clamp(max=num_masks))
+        canvas.drafts.value = drafts.where(is_drafted, mask_token_id)
 
     def _predict_causal(
         self, columns: torch.LongTensor, is_open: torch.BoolTensor, logits: torch.Tensor
@@ -247,7 +267,6 @@ class SpeculativeDecoder(Decoder):
     def _count(self, num_proposed: list[int], num_decided: list[int]) -> None:
         """Counts the drafts of a pass, from how many tokens each row has decided in it."""
         drafted_for, num_drafts = self._drafted
-        clean: set[int] = set()
         proposed: list[int] = []
         accepted: list[int] = []
         for row_id, count, decided in zip(self.canvas.row_ids, num_proposed, num_decided, strict=True):
@@ -255,8 +274,6 @@ class SpeculativeDecoder(Decoder):
             if row_id in drafted_for:
                 proposed.append(count)
                 accepted.append(num_accepted)
-            if num_accepted == count:
-                clean.add(row_id)
 
             of_row = self._proposed.setdefault(row_id, [0] * (self.config.block_length - 1))
             taken = self._accepted.setdefault(row_id, [0] * (self.config.block_length - 1))
@@ -267,7 +284,7 @@ class SpeculativeDecoder(Decoder):
         if self._length is not None:
             self._length.note_drafts(num_drafts, proposed, accepted)
             num_drafts = max(self.canvas.num_masks - self.planner.first_mask, 0)
-            self._drafted = (clean, num_drafts)
+            self._drafted = (set(self.canvas.row_ids), num_drafts)
 
     def _leave(self, row_id: int) -> dict[str, Any]:
         fields = super()._leave(row_id)

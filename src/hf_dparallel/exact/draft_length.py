@@ -49,20 +49,22 @@ class DraftLength:
         self._plain: dict[int, deque[float]] = {}
         self._num_since = 0
         self._num_last = 0
-        # By place, how many drafts there could be after others that were accepted, and were accepted and rejected.
-        self._counts = [[0.0] * 3 for _ in range(longest)]
+        # By place, in how many rows masks could draft it, did, could after others that were accepted, and were right.
+        self._counts = [[0.0] * 4 for _ in range(longest)]
         self._lock = Lock()
 
     def note_drafts(self, num_masks: int, proposed: Sequence[int], accepted: Sequence[int]) -> None:
         """Notes how many drafts were proposed and accepted in rows whose `num_masks` masks could draft them."""
-        drafts = list(zip(proposed, accepted, strict=True))
         with self._lock:
             for place, counts in enumerate(self._counts):
-                new = (
-                    sum(place <= taken for _, taken in drafts) * (place < num_masks),
-                    sum(place < taken for _, taken in drafts),
-                    sum(place == taken < count for count, taken in drafts),
-                )
+                new = [0, 0, 0, 0]
+                if place < num_masks:
+                    new = [
+                        len(proposed),
+                        sum(place < count for count in proposed),
+                        sum(place <= count for count in accepted),
+                        sum(place < count for count in accepted),
+                    ]
                 counts[:] = [_KEPT * old + more for old, more in zip(counts, new, strict=True)]
 
     def note_pass(self, num_rows: int, num_tokens: int, has_masks: bool, seconds: float) -> None:
@@ -91,30 +93,23 @@ class DraftLength:
         """Returns the number of masks with the highest rate of tokens a second, 0 if none is above `rate`."""
         fastest = 0
         factor = median_low(self._factors)
-        # The parts of the drafts of a place that are accepted and rejected: about those of the place before.
+        # The parts of the drafts of a place that are right, and of the rows that have one: about as at the one before.
         right = _PRIOR
-        wrong = 1 - _PRIOR
+        drafted = 1.0
         all_right = 1.0
-        all_drafted = 1.0
         num_tokens = 1.0
-        num_rejected = 0.0
         num_drafts = 0.0
-        for place, (count, accepted, rejected) in enumerate(self._counts[:most]):
-            right = (accepted + _PRIOR_WEIGHT * right) / (count + _PRIOR_WEIGHT)
-            wrong = (rejected + _PRIOR_WEIGHT * wrong) / (count + _PRIOR_WEIGHT)
-            num_rejected += all_right * wrong
+        for place, (num_possible, proposed, reached, accepted) in enumerate(self._counts[:most]):
+            right = (accepted + _PRIOR_WEIGHT * right) / (reached + _PRIOR_WEIGHT)
             all_right *= right
             num_tokens += all_right
-            # A pass after a rejection verifies nothing, and brings one token.
-            verifying = 1 / (1 + num_rejected)
-            num_tokens_a_pass = verifying * num_tokens + 1 - verifying
 
             # All rows have as many columns as the one with most drafts.
-            all_drafted *= right + wrong
-            num_drafts += 1 - (1 - verifying * all_drafted) ** num_rows
+            drafted = (proposed + _PRIOR_WEIGHT * drafted) / (num_possible + _PRIOR_WEIGHT)
+            num_drafts += 1 - (1 - drafted) ** num_rows
             seconds = factor * self._expected(num_rows * (1 + num_drafts + place + 1))
-            if num_tokens_a_pass / seconds > rate:
-                rate = num_tokens_a_pass / seconds
+            if num_tokens / seconds > rate:
+                rate = num_tokens / seconds
                 fastest = place + 1
         return fastest
 

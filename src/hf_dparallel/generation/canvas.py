@@ -199,6 +199,10 @@ class Canvas:
         """Returns the token ids that a pass reads, `(rows, width)`. Exact decoding has drafts among them."""
         return self.sequences
 
+    def positions(self) -> torch.LongTensor:
+        """Returns the position that a pass gives each column, `(rows, width)`."""
+        return self.position_ids
+
     def is_mask(self) -> torch.BoolTensor:
         """Returns whether a pass reads a mask at each column, `(rows, width)`."""
         return self.masked

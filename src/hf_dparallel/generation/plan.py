@@ -146,9 +146,12 @@ class Planner:
         if self.canvas.attention == "full" or not model.takes_visibility:
             return as_key_mask(config, seen, planned.length, model.dtype) if model.is_native else seen
 
+        return as_attention_mask(config, seen[:, None].bool() & self.visible(planned), model.dtype)
+
+    def visible(self, planned: Pass) -> torch.BoolTensor:
+        """Returns whether each column of a pass sees each key by its block, `(rows, columns, keys)`."""
         blocks = self.canvas.mask_blocks()
-        is_past = planned.of_keys(blocks)[:, None] <= planned.of(blocks)[:, :, None]
-        return as_attention_mask(config, seen[:, None].bool() & is_past, model.dtype)
+        return planned.of_keys(blocks)[:, None] <= planned.of(blocks)[:, :, None]
 
     def over_run(self, rows: torch.LongTensor | None, wanted: torch.LongTensor, run: slice, num_keys: int) -> Pass:
         """Returns a pass over the same run of columns of some rows."""

@@ -88,7 +88,7 @@ class Runner:
         """Runs a pass, with the cache, and returns the logits of its scored tokens."""
         canvas = self.canvas
         input_ids = planned.of(canvas.input_ids())
-        position_ids = planned.of(canvas.position_ids)
+        position_ids = planned.of(canvas.positions())
         if planned.appended is not None:
             more_ids, more_positions = planned.appended
             input_ids = torch.cat([input_ids, more_ids], dim=1)

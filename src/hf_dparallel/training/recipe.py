@@ -53,7 +53,7 @@ def chat_arguments(given: dict[str, Any] | str | None, model: Any, dataset: Any)
 def student_recipe(trainer: Any) -> DiffusionGenerationConfig:
     """Returns the model's recipe, with the blocks of the training, and a canvas for the longest completion.
 
-    If it has no commit rule, adds the paper's, or for exact decoding one that drafts more boldly.
+    If it has no commit rule, adds the paper's, or for exact decoding the one that decided most tokens a pass.
     """
     args = trainer.args
     base = base_model(trainer.model)
@@ -64,7 +64,7 @@ def student_recipe(trainer: Any) -> DiffusionGenerationConfig:
 
     if rule is None and base.is_autoregressive:
         # A wrong draft changes no answer.
-        recipe = recipe.updated(confidence_threshold=0.5)
+        recipe = recipe.updated(confidence_threshold=0.8)
     elif rule is None and args.certainty_weight:
         # A student that is not taught to be certain is a teacher, and gets no threshold.
         recipe = recipe.updated(entropy_threshold=0.5)
