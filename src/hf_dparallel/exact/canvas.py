@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from ..generation.canvas import Canvas
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.layout import Layout
-from ..generation.plan import Pass, Planner, known_and_new, near_and_far
+from ..generation.plan import BlockPlanner, Pass, Planner
 
 
 class DraftCanvas(Canvas):
@@ -69,7 +69,7 @@ class DraftCanvas(Canvas):
         return first + is_draft.sum(dim=1)
 
 
-class DraftPlanner(Planner):
+class DraftPlanner(BlockPlanner):
     """Computes the tokens that the cache lacks, the drafts after them, and masks that draft further tokens.
 
     Decided and drafted tokens are causal and stored, so they verify the drafts and are the cache of the next pass.
@@ -88,15 +88,11 @@ class DraftPlanner(Planner):
             self.most_in_step = 1.0
         # How many tokens the planned passes compute, if no row is new.
         self.num_computed: int | None = None
-        # By row id, how many columns at its right end the cache lacks.
-        self._missing: dict[int, int] = {}
         # What the planned pass has taken of `canvas.written`.
         self._taken: dict[int, int] = {}
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
-        passes = []
-        for rows in known_and_new(self.canvas.row_ids, self._missing):
-            passes += self.over_rows(rows, wanted)
+        passes = super().plan(wanted)
 
         self.num_computed = None
         if self._missing.keys() >= set(self.canvas.row_ids):
@@ -104,17 +100,12 @@ class DraftPlanner(Planner):
         return passes
 
     def over_rows(self, rows: list[int], wanted: torch.LongTensor) -> list[Pass]:
-        starts = [self._first_computed(row) for row in rows]
-        passes = self.up_to_open_blocks(rows, starts, self._scored(wanted), self._num_after())
-        return [_at_places(planned) for planned in passes]
+        return [_at_places(planned) for planned in super().over_rows(rows, self._scored(wanted))]
 
     def groups(self) -> dict[str, list[int]]:
-        canvas = self.canvas
         if not self.is_cached:
-            return super().groups()
-        starts = [self._first_computed(row) for row in range(len(canvas))]
-        ends = [canvas.open_edges(row)[1] + self._num_after() for row in range(len(canvas))]
-        return near_and_far(starts, ends, 2 * canvas.config.block_length)
+            return Planner.groups(self)
+        return super().groups()
 
     def compiled(self, kind: str, wanted: torch.LongTensor, is_of_pass: torch.BoolTensor | None) -> Pass:
         return _at_places(super().compiled(kind, self._scored(wanted), is_of_pass))
@@ -132,9 +123,8 @@ class DraftPlanner(Planner):
         is_hidden = planned.of(canvas.is_mask())[:, :, None] & planned.of_keys(is_behind)[:, None]
         return super().visible(planned) & ~is_hidden
 
-    def _open_columns(self) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        columns = self._last_columns(2 * self.canvas.config.block_length, self.open_ends() + self._num_after())
-        return columns, torch.ones_like(columns, dtype=torch.bool)
+    def _num_open_columns(self) -> int:
+        return 2 * self.canvas.config.block_length
 
     def _num_after(self) -> int:
         # The last open token is predicted where the first mask stands.
@@ -147,12 +137,12 @@ class DraftPlanner(Planner):
             if row_id not in canvas.row_ids or self._taken.get(row_id) == number:
                 del canvas.written[row_id]
         self._taken = {}
-        self._missing = {}
-        for row, row_id in enumerate(canvas.row_ids):
-            start = max(canvas.open_edges(row)[1] - 1, canvas.prompt_start(row))
-            self._missing[row_id] = canvas.width - start
+        super().note()
 
-    def _first_computed(self, row: int) -> int:
+    def _end_of_stored(self, row: int) -> int:
+        return self.canvas.open_edges(row)[1] - 1
+
+    def _start(self, row: int) -> int:
         canvas = self.canvas
         row_id = canvas.row_ids[row]
         if not self.is_cached:
@@ -163,8 +153,7 @@ class DraftPlanner(Planner):
             self._taken[row_id] = canvas.written[row_id]
             # The last token before those that were written may replace a draft, too.
             first_open = canvas.answer(row).start + canvas.written[row_id]
-        whole = canvas.width - canvas.prompt_start(row)
-        return min(canvas.width - self._missing.get(row_id, whole), first_open - 1)
+        return min(super()._start(row), first_open - 1)
 
     def _scored(self, wanted: torch.LongTensor) -> torch.LongTensor:
         """Returns the columns before the open tokens of each row, and then those of the masks that draft more."""

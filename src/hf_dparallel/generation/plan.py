@@ -350,7 +350,8 @@ class BlockPlanner(Planner):
         return passes
 
     def over_rows(self, rows: list[int], wanted: torch.LongTensor) -> list[Pass]:
-        return self.up_to_open_blocks(rows, [self._start(row) for row in rows], wanted)
+        starts = [self._start(row) for row in rows]
+        return self.up_to_open_blocks(rows, starts, wanted, self._num_after())
 
     def _start(self, row: int) -> int:
         """Returns the first column of a row that the cache lacks."""
@@ -361,8 +362,12 @@ class BlockPlanner(Planner):
     def groups(self) -> dict[str, list[int]]:
         canvas = self.canvas
         starts = [self._start(row) for row in range(len(canvas))]
-        ends = [canvas.open_edges(row)[1] for row in range(len(canvas))]
+        ends = [canvas.open_edges(row)[1] + self._num_after() for row in range(len(canvas))]
         return near_and_far(starts, ends, self._num_open_columns())
+
+    def _num_after(self) -> int:
+        """Returns how many columns after the open blocks a pass computes."""
+        return 0
 
     def _num_open_columns(self) -> int:
         # The blocks that were open in the last pass, and those that are now.
@@ -370,7 +375,7 @@ class BlockPlanner(Planner):
         return 2 * config.block_length * config.max_active_blocks + self.shift
 
     def _open_columns(self) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        columns = self._last_columns(self._num_open_columns(), self.open_ends())
+        columns = self._last_columns(self._num_open_columns(), self.open_ends() + self._num_after())
         return columns, torch.ones_like(columns, dtype=torch.bool)
 
     def note(self) -> None:
@@ -378,8 +383,12 @@ class BlockPlanner(Planner):
         self._missing = {}
         for row, row_id in enumerate(canvas.row_ids):
             # Not left of the row: its padding shrinks when a longer row leaves.
-            start = max(canvas.open_edges(row)[0] - self.shift, canvas.prompt_start(row))
+            start = max(self._end_of_stored(row), canvas.prompt_start(row))
             self._missing[row_id] = canvas.width - start
+
+    def _end_of_stored(self, row: int) -> int:
+        """Returns the column after those of a row that the planned pass stores for good."""
+        return self.canvas.open_edges(row)[0] - self.shift
 
 
 def known_and_new(row_ids: Sequence[int], known: Collection[int]) -> list[list[int]]:
