@@ -15,8 +15,8 @@ from ..generation.plan import BlockPlanner, Pass, Planner
 class DraftCanvas(Canvas):
     """Rows of a model with a causal past. The open blocks are the next token and the drafts after it.
 
-    After them stand the columns of `num_masks` masks, which draft further tokens. Each row has them in a window that
-    may begin before the last drafts: they see the drafts before their window and one another.
+    After them stand the columns of `num_masks` masks, which draft further tokens. They are a window that may begin
+    before the last drafts: they see what is before their window, and one another.
     """
 
     def __init__(self, config: DiffusionGenerationConfig, attention: str, num_masks: int):
@@ -28,7 +28,7 @@ class DraftCanvas(Canvas):
             self.max_open = 1
         # The drafted tokens, the mask token elsewhere.
         self.drafts = self.row_tensor(config.mask_token_id)
-        # The block that the window begins at: one of the open ones, the first if it would begin before.
+        # The block that the window begins at, see `window_start`.
         self.window = self.row_tensor(0, is_wide=False)
         # By row id, the first token of the answer that was written after the last pass.
         self.written: dict[int, int] = {}
@@ -47,13 +47,13 @@ class DraftCanvas(Canvas):
         self.window.value = self.window.value.clone()
 
     def window_start(self) -> torch.LongTensor:
-        """Returns the block that the window of each row begins at, `(rows, 1)`."""
+        """Returns the block that the window of each row begins at, an open one, `(rows, 1)`."""
         return torch.maximum(self.window.value, self.open_from).minimum(self.open_to)[:, None]
 
     def positions(self) -> torch.LongTensor:
         # The columns of the masks follow the last draft, wherever their window begins.
-        num_behind = self.open_to[:, None] - self.window_start()
-        return self.position_ids - num_behind * self.is_mask()
+        num_later = self.open_to[:, None] - self.window_start()
+        return self.position_ids - num_later * self.is_mask()
 
     def is_mask(self) -> torch.BoolTensor:
         return self.block >= self.open_to[:, None]
@@ -73,7 +73,8 @@ class DraftPlanner(BlockPlanner):
     """Computes the tokens that the cache lacks, the drafts after them, and masks that draft further tokens.
 
     Decided and drafted tokens are causal and stored, so they verify the drafts and are the cache of the next pass.
-    What a pass stores of rejected drafts and masks is seen by nobody, and replaced by the tokens that come there.
+    What a pass stores of rejected drafts, of those after them and of masks is seen by nobody, and replaced by the
+    tokens that come there.
     Scores are those of the open tokens of each row, and then of what its masks draft.
     """
 
@@ -119,8 +120,8 @@ class DraftPlanner(BlockPlanner):
 
     def visible(self, planned: Pass) -> torch.BoolTensor:
         canvas = self.canvas
-        is_behind = (canvas.block >= canvas.window_start()) & (canvas.block < canvas.open_to[:, None])
-        is_hidden = planned.of(canvas.is_mask())[:, :, None] & planned.of_keys(is_behind)[:, None]
+        is_later = (canvas.block >= canvas.window_start()) & (canvas.block < canvas.open_to[:, None])
+        is_hidden = planned.of(canvas.is_mask())[:, :, None] & planned.of_keys(is_later)[:, None]
         return super().visible(planned) & ~is_hidden
 
     def _num_open_columns(self) -> int:

@@ -3,8 +3,8 @@
 
 A pass computes the drafted tokens, causally and without the adapter, and a window of masks, with the adapter. The
 drafts that agree with the model's own tokens are accepted, and its own next token with them. The window begins behind
-the drafts that the commit rule would commit, and does not see later ones. If those before it are accepted, the masks'
-predictions are the next drafts, whatever becomes of the later ones. Else the drafts after the rejected one are the
+the first drafts that the commit rule would commit, and does not see later ones. If those before it are accepted, the
+masks draft the tokens that follow, whatever becomes of the later ones. Else the drafts after the rejected one are the
 next ones, and the next window begins at the next token.
 Self-speculative decoding with mask tokens is from https://huggingface.co/papers/2507.11851.
 """
@@ -32,7 +32,8 @@ from .gated_pass import acting_at
 from .processing import CausalScores
 
 
-# A draft that the commit rule would not commit is tried if the product of the probabilities up to it is at least this.
+# A draft that the commit rule would not commit is tried if its probability, times those of the drafts before it, is at
+# least this.
 _LEAST_CHANCE = 0.03
 
 
@@ -67,7 +68,7 @@ class SpeculativeDecoder(Decoder):
         self._length: DraftLength | None = None
         if config.exact and self.canvas.num_masks and self.planner.is_cached and config.compile_config is None:
             self._length = draft_length_of(model, config.block_length - 1)
-        # The rows that were drafted for in the last pass, and how many masks did.
+        # The rows of the last pass, and how many masks drafted.
         self._drafted: tuple[set[int], int] = (set(), 0)
 
     def _make_canvas(self) -> DraftCanvas:
@@ -140,7 +141,7 @@ class SpeculativeDecoder(Decoder):
     def _verify(
         self, columns: torch.LongTensor, is_open: torch.BoolTensor, logits: torch.Tensor
     ) -> tuple[TokenPrediction, Change]:
-        """Returns the model's own tokens, and the change up to the first that was not drafted. Drafts others."""
+        """Returns the model's own tokens, and the change up to the first that was not drafted; writes drafts."""
         canvas = self.canvas
         count = columns.shape[1]
         prediction = self._predict_causal(columns, is_open, logits[:, :count])
@@ -169,41 +170,42 @@ class SpeculativeDecoder(Decoder):
         return prediction, Change(prediction.tokens, masked & is_sure.cumprod(dim=1).bool())
 
     def _draft(self, logits: torch.Tensor, first_open: torch.LongTensor, num_decided: torch.LongTensor) -> None:
-        """Writes the next drafts, and places the window behind those that the commit rule would commit.
+        """Writes the next drafts, and places the window behind the first ones that the commit rule would commit.
 
-        Where a draft before the window was rejected, the ones after it stay, and the window begins at the next token.
+        Where a draft before the last window was rejected, later ones stay, and the window begins at the next token.
         `logits` are those of the masks; `first_open` and `num_decided`, `(rows, 1)`, are the first column that was
         open, and how many tokens have been decided from there on.
         """
         canvas = self.canvas
         mask_token_id = self.config.mask_token_id
-        num_masks = logits.shape[1]
-        if not num_masks:
-            canvas.drafts.value = torch.full_like(canvas.sequences, mask_token_id)
+        count = logits.shape[1]
+        empty = torch.full_like(canvas.sequences, mask_token_id)
+        if not count:
+            canvas.drafts.value = empty
             return
 
-        # The first mask drafts the token after the one that it stands for.
         num_before = canvas.window_start() - canvas.open_from[:, None]
-        is_valid = num_before < num_decided
+        is_right_before = num_before < num_decided
         first = first_open + num_decided
         drafted = measure_certainty(logits, mask_token_id)
-        drafted.columns = first_open + num_before + 1 + canvas.column_ids[:num_masks]
+        # The first mask drafts the token after the one that it stands for.
+        drafted.columns = first_open + num_before + 1 + canvas.column_ids[:count]
         is_decided = drafted.columns < first
 
+        # The rule chooses among all that the masks draft, decided tokens included.
         is_sure = self.rule(drafted, torch.ones_like(is_decided)) | is_decided
         is_sure = is_sure.cumprod(dim=1).bool()
-        num_sure = (is_sure & ~is_decided & is_valid).sum(dim=1)
+        num_sure = (is_sure & ~is_decided & is_right_before).sum(dim=1)
         canvas.window.value = canvas.block.gather(1, first).squeeze(1) + num_sure
 
         chance = drafted.confidence.masked_fill(is_decided, 1.0).cumprod(dim=1)
         tokens = drafted.tokens.where(is_sure | (chance >= _LEAST_CHANCE), mask_token_id)
-        drafts = canvas.drafts.value
-        drafts = torch.where(is_valid, drafts.scatter(1, drafted.columns, tokens), drafts)
+        drafts = torch.where(is_right_before, empty.scatter(1, drafted.columns, tokens), canvas.drafts.value)
 
         # The last token of the answer is never drafted: the pass that verifies the one before it predicts it.
         room = canvas.layout.max_new_tokens - 1 - canvas.block.gather(1, first)
         order = canvas.column_ids - first
-        is_drafted = (order >= 0) & (order < room.clamp(max=num_masks))
+        is_drafted = (order >= 0) & (order < room.clamp(max=count))
         canvas.drafts.value = drafts.where(is_drafted, mask_token_id)
 
     def _predict_causal(

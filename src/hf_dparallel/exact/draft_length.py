@@ -49,7 +49,7 @@ class DraftLength:
         self._plain: dict[int, deque[float]] = {}
         self._num_since = 0
         self._num_last = 0
-        # By place, in how many rows masks could draft it, did, could after others that were accepted, and were right.
+        # By place, the rows in which there may be a draft, there is one, those before it were accepted, and it was.
         self._counts = [[0.0] * 4 for _ in range(longest)]
         self._lock = Lock()
 
