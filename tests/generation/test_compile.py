@@ -85,7 +85,7 @@ def test_further_settings_compile_the_decision_alone(graphs):
     "settings",
     [
         {"entropy_threshold": 1.0},
-        {"entropy_threshold": 1.0, "temperature": 1.0},
+        pytest.param({"entropy_threshold": 1.0, "temperature": 1.0}, marks=pytest.mark.slow),
         pytest.param(
             {"entropy_threshold": 1.0, "logits_processor": [lambda ids, scores: scores + ids[:, -1:] % 3]},
             marks=pytest.mark.slow,
