@@ -124,6 +124,7 @@ def test_the_gpu_kit_measures_and_makes_tables(gpu_kit, tmp_path):
     assert by_line["True", "tiny-llama", "8", "1", "3.56"][6:] == [f"{times:.2f}", f"{times * 9 / 32:.2f}"]
 
 
+@pytest.mark.slow
 def test_the_gpu_kit_goes_on_where_it_was_broken_off(gpu_kit, tmp_path):
     path = tmp_path / "decode-tiny.json"
     gpu_kit("--stages", "decode-tiny")
@@ -168,6 +169,7 @@ def test_the_gpu_kit_goes_past_what_fails(gpu_kit, tmp_path, monkeypatch):
     assert "CUDA out of memory" in gpu_kit("--table")
 
 
+@pytest.mark.slow
 def test_the_gpu_kit_needs_torch_transformers_and_peft_only():
     blocked = f"import sys; sys.modules.update(dict.fromkeys({NOT_THERE})); import gpu, train; print(gpu.stages)"
     path = os.pathsep.join([str(BENCHMARKS), str(BENCHMARKS.parent / "src")])
