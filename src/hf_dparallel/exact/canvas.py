@@ -51,6 +51,9 @@ class DraftCanvas(Canvas):
         return torch.maximum(self.window.value, self.open_from).minimum(self.open_to)[:, None]
 
     def positions(self) -> torch.LongTensor:
+        if not self.num_masks:
+            return self.position_ids
+
         # The columns of the masks follow the last draft, wherever their window begins.
         num_later = self.open_to[:, None] - self.window_start()
         return self.position_ids - num_later * self.is_mask()
@@ -120,9 +123,13 @@ class DraftPlanner(BlockPlanner):
 
     def visible(self, planned: Pass) -> torch.BoolTensor:
         canvas = self.canvas
+        is_visible = super().visible(planned)
+        if not canvas.num_masks:
+            return is_visible
+
         is_later = (canvas.block >= canvas.window_start()) & (canvas.block < canvas.open_to[:, None])
         is_hidden = planned.of(canvas.is_mask())[:, :, None] & planned.of_keys(is_later)[:, None]
-        return super().visible(planned) & ~is_hidden
+        return is_visible & ~is_hidden
 
     def _num_open_columns(self) -> int:
         return 2 * self.canvas.config.block_length

@@ -56,16 +56,14 @@ class DraftLength:
     def note_drafts(self, num_masks: int, proposed: Sequence[int], accepted: Sequence[int]) -> None:
         """Notes how many drafts were proposed and accepted in rows whose `num_masks` masks could draft them."""
         with self._lock:
-            for place, counts in enumerate(self._counts):
-                new = [0, 0, 0, 0]
-                if place < num_masks:
-                    new = [
-                        len(proposed),
-                        sum(place < count for count in proposed),
-                        sum(place <= count for count in accepted),
-                        sum(place < count for count in accepted),
-                    ]
-                counts[:] = [_KEPT * old + more for old, more in zip(counts, new, strict=True)]
+            for counts in self._counts:
+                counts[:] = [_KEPT * count for count in counts]
+
+            for place, counts in enumerate(self._counts[:num_masks]):
+                counts[0] += len(proposed)
+                counts[1] += sum(place < count for count in proposed)
+                counts[2] += sum(place <= count for count in accepted)
+                counts[3] += sum(place < count for count in accepted)
 
     def note_pass(self, num_rows: int, num_tokens: int, has_masks: bool, seconds: float) -> None:
         """Notes the seconds of a pass that has computed `num_tokens` in all rows together."""
